@@ -70,4 +70,4 @@ def _upload(i: int, classes: int, width: int, rows: int = 20) -> Gaussians:
     member = torch.nn.functional.one_hot(held, classes).float()
     z = normal(key("features", i), len(held), width)
     n, mu = class_means(z, member)
-    return Gaussians(n, mu, covariances(z, member, n, mu))
+    return Gaussians(n, mu, covariances(z, member, n, mu), None)

@@ -8,7 +8,7 @@ import torch
 from support import toy_models
 
 from atoll.clients import method_calls
-from atoll.core.class_statistics import draw
+from atoll.core.class_statistics import class_means, covariance_factors, draw
 from atoll.core.losses import objective
 from atoll.core.optim.base import gradient
 from atoll.core.params import part
@@ -22,7 +22,7 @@ from atoll.methods.fedgh import FedGH
 from atoll.methods.local import Local, State
 
 NO_GC = DCPFL(virtual=0)
-AXES = Gaussians(torch.tensor([5.0, 5.0]), torch.eye(2), None)
+AXES = Gaussians(torch.tensor([5.0, 5.0]), torch.eye(2), None, None)
 
 
 def planar() -> Task:
@@ -40,7 +40,7 @@ def cloud(n: float, mean: float, spread: float, c: int = 0) -> Gaussians:
     """``n`` rows of class ``c`` around (mean, mean) with covariance spread * I."""
     at = torch.arange(2) == c
     sigma = at[:, None, None] * torch.eye(2) * spread
-    return Gaussians(at * n, at[:, None] * torch.full((1, 2), mean), sigma)
+    return Gaussians(at * n, at[:, None] * torch.full((1, 2), mean), sigma, None)
 
 
 # --------------------------------------------------------------------------------------------------------- the client
@@ -116,6 +116,60 @@ def test_small_classes_stay_at_home() -> None:
     assert up.sigma[1].tolist() == [[4, 4], [4, 4]]
 
 
+def sent(method: DCPFL, x: torch.Tensor, labels: list[int]) -> Gaussians:
+    """The upload of a client whose features are its rows."""
+    model = toy_models.identity_body()
+    task = toy_models.task(model, 2)
+    c = toy_models.client(x, labels, model, classes=2)
+    down = method.broadcast(method.init_server(task, key(0)), "a", task, Round(0), key(0))
+    return toy_models.participate(method, down, method_calls.init_client(method, c, key(0)), c, key(1))[0]
+
+
+def test_low_rank_sends_the_directions_of_most_variance() -> None:
+    """Class 0: rows (0, 0), (2, 0), (1, 3), (1, -3), mean (1, 0). Their covariance is diag(2, 18) / 3, so that the
+    first column is (0, sqrt 6) and the second one (sqrt 2/3, 0). Class 1 has one row and no covariance.
+    """
+    x = torch.tensor([[0.0, 0], [2, 0], [1, 3], [1, -3], [5, 5]])
+    labels = [0, 0, 0, 0, 1]
+    full, one, two, nine = (
+        sent(DCPFL(toy_models.PLAIN, cov_source=source), x, labels)
+        for source in ("client", "lowrank:1", "lowrank:2", "lowrank:9")
+    )
+    assert full.factors is None
+    assert one.sigma is None
+    torch.testing.assert_close(full.sigma[0], torch.tensor([[2 / 3, 0], [0, 6]]))
+    torch.testing.assert_close(one.factors[0], torch.tensor([[0.0], [6**0.5]]))
+    torch.testing.assert_close(two.factors[0], torch.tensor([[0.0, (2 / 3) ** 0.5], [6**0.5, 0.0]]))
+    assert not one.factors[1].any()
+    toy_models.assert_same(nine, two)  # a factor has at most as many columns as features
+
+
+def test_low_rank_of_all_columns_gives_the_same_head() -> None:
+    x, labels = normal(key(4), 12, 2), [0, 1] * 6
+    full, all_columns, one = (
+        served(DCPFL(virtual=40), sent(DCPFL(toy_models.PLAIN, cov_source=source), x, labels)).head["head.weight"]
+        for source in ("client", "lowrank:2", "lowrank:1")
+    )
+    torch.testing.assert_close(all_columns, full)
+    assert not torch.allclose(one, full)
+
+
+def test_low_rank_pads_classes_with_fewer_rows_than_columns() -> None:
+    """Two rows of three features span one direction: (1, 2, 2) / 3 with the variance 2 * 1.5^2 = 4.5 of +-1.5."""
+    z, member = torch.tensor([[0.5, 1.0, 1.0], [-0.5, -1.0, -1.0]]), torch.tensor([[1.0], [1.0]])
+    n, mu = class_means(z, member)
+    factors = covariance_factors(z, member, n, mu, 3)
+    assert factors.shape == (1, 3, 3)
+    torch.testing.assert_close(factors[0, :, 0], torch.tensor([1.0, 2, 2]) / 3 * 4.5**0.5)
+    assert float(factors[0, :, 1:].abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("source", ["lowrank", "lowrank:0", "lowrank:-1", "lowrank:1.5", "lowrank:x", "full"])
+def test_unknown_sources_of_covariances_are_refused(source: str) -> None:
+    with pytest.raises(AtollError, match=r"lowrank:R"):
+        DCPFL(cov_source=source)
+
+
 def test_who_predicts() -> None:
     c = toy_models.random_client(9, 1, toy_models.mlp())
     method = DCPFL(toy_models.RICH)
@@ -142,7 +196,7 @@ def test_head_step() -> None:
 
 
 def test_head_steps_are_cumulative() -> None:
-    other = Gaussians(torch.tensor([0.0, 3.0]), torch.tensor([[0.0, 0.0], [2.0, 1.0]]), None)
+    other = Gaussians(torch.tensor([0.0, 3.0]), torch.tensor([[0.0, 0.0], [2.0, 1.0]]), None, None)
     both, one = served(NO_GC, AXES, other), served(NO_GC, AXES)
     assert torch.equal(both.head["head.weight"], served(NO_GC, other, server=one).head["head.weight"])
     again = served(replace(NO_GC, head_passes=2), AXES)
@@ -215,13 +269,13 @@ def test_collapsed_features_do_not_stop_the_server() -> None:
     line = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
     for scale in (1e-18, 1.0, 1e10):
         sigma = torch.stack([line * scale, torch.zeros(2, 2)])
-        up = Gaussians(torch.tensor([3.0, 1.0]), torch.tensor([[0.5, 1.0], [3.0, 3.0]]), sigma)
+        up = Gaussians(torch.tensor([3.0, 1.0]), torch.tensor([[0.5, 1.0], [3.0, 3.0]]), sigma, None)
         head = served(DCPFL(), up, cloud(1, 2.0, 0.0)).head
         assert all(bool(torch.isfinite(v).all()) for v in head.values())
 
 
 def test_nobody_has_anything_to_say() -> None:
-    silent = Gaussians(torch.zeros(2), torch.zeros(2, 2), torch.zeros(2, 2, 2))
+    silent = Gaussians(torch.zeros(2), torch.zeros(2, 2), torch.zeros(2, 2, 2), None)
     server = DCPFL().init_server(planar(), key(0))
     toy_models.assert_same(served(DCPFL(), silent, server=server), server)
 
@@ -291,8 +345,15 @@ def test_bytes_up() -> None:
     """
     n = torch.tensor([40.0, 7.0] + [0.0] * 8)
     mu, sigma = (n > 0)[:, None] * torch.ones(10, 500), (n > 0)[:, None, None] * torch.ones(10, 500, 500)
-    assert nbytes(Gaussians(n, mu, sigma)) == 4 * 2 * (2 + 500 + 500 * 501 // 2) == 4 * 251_504
-    assert nbytes(Gaussians(n, mu, None)) == 4 * 1_004
+    assert nbytes(Gaussians(n, mu, sigma, None)) == 4 * 2 * (2 + 500 + 500 * 501 // 2) == 4 * 251_504
+    assert nbytes(Gaussians(n, mu, None, None)) == 4 * 1_004
+
+
+def test_bytes_up_of_low_rank() -> None:
+    """Two classes of 500 features and 8 columns: 2 * (label, count, 500 means and 500 * 8 = 4,000) = 9,004 scalars."""
+    n = torch.tensor([40.0, 7.0] + [0.0] * 8)
+    mu, factors = (n > 0)[:, None] * torch.ones(10, 500), (n > 0)[:, None, None] * torch.ones(10, 500, 8)
+    assert nbytes(Gaussians(n, mu, None, factors)) == 4 * 2 * (2 + 500 + 4_000) == 4 * 9_004
 
 
 def test_no_covariance_is_made_without_calibration() -> None:

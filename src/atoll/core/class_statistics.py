@@ -1,7 +1,10 @@
 """Compute class means and covariances in feature space, pool them over clients, and sample features from them."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from .prng import Key, fold, normal_columns
 from .vmap import is_batched
@@ -36,16 +39,50 @@ def covariances(z: Tensor, member: Tensor, n: Tensor, mu: Tensor) -> Tensor:
     """
 
     def covariance(c: int) -> Tensor:
-        own = slice(None) if is_batched() else member[:, c] > 0
-        centred = (z[own] - mu[c]) * member[own, c, None]
+        centred = _centred(z, member, mu, c)
         s = centred.T @ centred
         return (s + s.mT) / 2 / (n[c] - 1).clamp(min=1)
 
+    return _class_by_class(covariance, n, z.new_zeros(len(mu), z.shape[1], z.shape[1]))
+
+
+def covariance_factors(z: Tensor, member: Tensor, n: Tensor, mu: Tensor, rank: int) -> Tensor:
+    """Return factors F [C, d, r] of class covariances, so that F F^T is the best approximation of rank r.
+
+    They are the first ``rank`` principal components, each times the square root of its variance, with the largest entry
+    positive; r is the smaller of ``rank`` and d. If a class has at most ``rank`` + 1 rows, F F^T is its covariance.
+
+    Args:
+        z: features [N, d].
+        member: one-hot labels [N, C]; padding rows are zero.
+        n: rows of each class [C].
+        mu: mean feature of each class [C, d].
+        rank: columns of a factor.
+    """
+    width = min(rank, z.shape[1])
+
+    def factor(c: int) -> Tensor:
+        scaled = _centred(z, member, mu, c) / (n[c] - 1).clamp(min=1).sqrt()
+        _, deviations, directions = torch.linalg.svd(scaled, full_matrices=False)
+        columns = (deviations[:width, None] * directions[:width]).T
+        largest = columns.gather(0, columns.abs().argmax(0, keepdim=True))
+        return pad(columns * torch.where(largest < 0, -1.0, 1.0), (0, width - columns.shape[1]))
+
+    return _class_by_class(factor, n, z.new_zeros(len(mu), z.shape[1], width))
+
+
+def _centred(z: Tensor, member: Tensor, mu: Tensor, c: int) -> Tensor:
+    """Return the features of a class less their mean; in a batched call, with rows of zeros for other rows."""
+    own = slice(None) if is_batched() else member[:, c] > 0
+    return (z[own] - mu[c]) * member[own, c, None]
+
+
+def _class_by_class(compute: Callable[[int], Tensor], n: Tensor, out: Tensor) -> Tensor:
+    """Compute a matrix for each class with two rows or more; ``out`` holds zeros for the others."""
     if is_batched():
-        return torch.stack([covariance(c) for c in range(len(mu))])
-    out = z.new_zeros(len(mu), z.shape[1], z.shape[1])
+        return torch.stack([compute(c) for c in range(len(out))])
     for c in (n > 1).nonzero().flatten().tolist():  # Skip the many classes without rows.
-        out[c] = covariance(c)
+        out[c] = compute(c)
     return out
 
 
@@ -78,20 +115,30 @@ class Pool:
         self._scatter = torch.zeros(classes, width, width, dtype=torch.double) if covariances else None
         self._lost = 1.0 if exact else 0.0
 
-    def add(self, n: Tensor, mu: Tensor, sigma: Tensor | None) -> None:
-        """Add the rows [C], means [C, d] and covariances [C, d, d] of one client; ``sigma`` is None without them."""
+    def add(self, n: Tensor, mu: Tensor, sigma: Tensor | None = None, factors: Tensor | None = None) -> None:
+        """Add the class statistics of one client.
+
+        Args:
+            n: rows [C].
+            mu: means [C, d].
+            sigma: covariances [C, d, d], if there are any.
+            factors: factors F [C, d, r] of covariances F F^T, if these are sent instead.
+        """
         held = (n > 0).nonzero().flatten()
         before = self.n[held]
         more = n[held].double()
         after = before + more
         off = mu[held].double() - self.mu[held]
         if self._scatter is not None:
-            weights, factors = (before * more / after)[:, None] * off, more - self._lost
+            weights, freedom = (before * more / after)[:, None] * off, more - self._lost
             # One class at a time: a matrix stays in the processor's cache, and all of them would take much memory.
             for at, c in enumerate(held.tolist()):
                 spread = torch.outer(weights[at], off[at])
                 if sigma is not None:
-                    spread += sigma[c].double().mul_(factors[at])
+                    spread += sigma[c].double().mul_(freedom[at])
+                if factors is not None:
+                    factor = factors[c].double()
+                    spread.addmm_(factor, factor.T, alpha=float(freedom[at]))
                 self._scatter[c] += spread
         if self._owners is not None:
             self._owners[held] += 1

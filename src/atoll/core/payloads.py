@@ -51,6 +51,7 @@ def about(
     count: bool = False,
     probabilities: bool = False,
     psd: bool = False,
+    factor: bool = False,
     labels: str | None = None,
 ) -> Any:
     """Declare a field of a payload: meaning, role, packed form, and constraints on values.
@@ -66,7 +67,8 @@ def about(
         symmetric: the field holds symmetric matrices, which are sent as upper triangles.
         count: values are whole, at least 0 and at most the client's number of rows.
         probabilities: each row sums to 1.
-        psd: matrices are positive semi-definite.
+        psd: matrices are positive semi-definite: covariances.
+        factor: matrices F [d, r] stand for covariances F F^T.
         labels: name of the tensor in a dictionary field that holds class numbers.
 
     Returns:
@@ -87,6 +89,7 @@ def about(
         "count": count,
         "probabilities": probabilities,
         "psd": psd,
+        "factor": factor,
         "labels": labels,
     }
     return field(metadata={"about": meaning, "role": role, "of": of, "rows": rows, **constraints})

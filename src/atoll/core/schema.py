@@ -55,6 +55,7 @@ class FieldConstraints:
     count: bool = False
     probabilities: bool | str = False
     psd: bool = False
+    factor: bool = False
     labels: bool = False
     role: Role | None = field(default=None, compare=False)  # A role is no constraint on values.
     of: str | None = field(default=None, compare=False)
@@ -64,6 +65,11 @@ class FieldConstraints:
         """Return True if the rows of a tensor (that is no scalar) are classes."""
         sums = isinstance(self.probabilities, str)
         return bool(self.rows) or sums or self.counts_rows or self.role is Role.CLASS_TABLE
+
+    @property
+    def covariance(self) -> bool:
+        """Return True if a tensor holds covariances, whole or as factors."""
+        return self.psd or self.factor
 
     @property
     def counts_rows(self) -> bool:

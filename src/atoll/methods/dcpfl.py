@@ -11,6 +11,7 @@ Eqs. (7) and (10) divide by zero for one row and for no row: such a covariance i
 Counts are not in the paper's list of what is sent, but eqs. (10)-(11) need them. A class without a mean is not pulled.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -18,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core.class_statistics import Pool, class_means, covariances, draw
+from ..core.class_statistics import Pool, class_means, covariance_factors, covariances, draw
 from ..core.client import Client
 from ..core.hyperparams import one_of, setting, within
 from ..core.method import Method
@@ -32,6 +33,8 @@ from ..core.traits import Need, Traits
 from ..typing import ClientId
 from ._prototypes import DISTANCES, PLAIN, class_mean_batches, head_loss, pull_to_means
 from .local import State
+
+LOW_RANK = re.compile(r"lowrank:([1-9]\d*)")  # a value of cov_source, with the number of columns
 
 
 @payload
@@ -55,7 +58,10 @@ class Gaussians:
     n: Tensor = about("n_kc, rows of each class [C]", role=Role.COUNT, count=True)
     mu: Tensor = about("mu_kc, mean feature of each class [C, d]", role=Role.CLASS_TABLE, rows="n")
     sigma: Tensor | None = about(
-        "Sigma_kc [C, d, d], unless nothing is calibrated", role=Role.CLASS_TABLE, rows="n", symmetric=True, psd=True
+        "Sigma_kc [C, d, d], if covariances are sent", role=Role.CLASS_TABLE, rows="n", symmetric=True, psd=True
+    )
+    factors: Tensor | None = about(
+        "F_kc [C, d, R] in place of Sigma_kc, if cov_source is lowrank:R", role=Role.CLASS_TABLE, rows="n", factor=True
     )
 
 
@@ -77,7 +83,10 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
     stats_scope: str = setting("round", "draw classes of this round, or cached ones as well", "paper")
     virtual_relu: bool = setting(False, "cut drawn features at 0, as real ones are", "paper")
     cov_source: str = setting(
-        "client", "covariances: sent by clients, or estimated by the server from means alone", "paper; means: FedCOF"
+        "client",
+        "covariances: sent by clients (client), as the R columns that explain most (lowrank:R), or estimated by "
+        "the server from means alone (means)",
+        "paper; lowrank: chosen here; means: FedCOF",
     )
     min_count: int = setting(1, "classes with fewer rows are not sent", "off; 3 hides single features")
 
@@ -94,7 +103,8 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
         within(self, 1, "min_count")
         one_of(self, "aux", DISTANCES)
         one_of(self, "cov_formula", ("exact", "paper"))
-        one_of(self, "cov_source", ("client", "means"))
+        if not LOW_RANK.fullmatch(self.cov_source):
+            one_of(self, "cov_source", ("client", "lowrank:R (R: 1, 2, ...)", "means"))
         one_of(self, "stats_scope", ("round", "cached"))
 
     def init_server(self, task: Task, k: Key) -> Server:
@@ -117,15 +127,23 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
         z, member = client.features(params), client.members()
         member = member * (member.sum(0) >= self.min_count)
         n, mu = class_means(z, member)
-        sent = self.virtual > 0 and self.cov_source == "client"
-        return Gaussians(n, mu, covariances(z, member, n, mu) if sent else None), State(params)
+        return Gaussians(n, mu, *self._spreads(z, member, n, mu)), State(params)
+
+    def _spreads(self, z: Tensor, member: Tensor, n: Tensor, mu: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return covariances or factors of them, whichever is sent."""
+        low_rank = LOW_RANK.fullmatch(self.cov_source)
+        if self.virtual == 0 or self.cov_source == "means":
+            return None, None
+        if low_rank:
+            return None, covariance_factors(z, member, n, mu, int(low_rank[1]))
+        return covariances(z, member, n, mu), None
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Gaussians]], task: Task, r: Round, k: Key) -> Server:
         formulas = self.cov_formula == "exact", self.cov_source == "means"
         pool = Pool(task.num_classes, task.feature_dim, self.virtual > 0, *formulas)
         received: list[tuple[Tensor, Tensor]] = []
         for _, up in replies:
-            pool.add(up.n, up.mu, up.sigma)
+            pool.add(up.n, up.mu, up.sigma, up.factors)
             received.append((up.mu, up.n > 0))
         loss, now = head_loss(task.model), pool.n > 0
         head = self.calibrate.run(loss, server.head, class_mean_batches(received) * self.head_passes)

@@ -89,17 +89,19 @@ class DisclosureControl:
         changed = dict(tensors)
         for name in class_tables(tensors, declared):
             changed[name] = _only(tensors[name], open_classes)
-            if constraints_at(name, declared).psd:
-                changed[name] = self._covariances(changed[name], counts)
+            if constraints_at(name, declared).covariance:
+                changed[name] = self._covariances(changed[name], counts, constraints_at(name, declared).factor)
         withheld = counts[~open_classes].sum()
         for name in totals(tensors, declared):
             changed[name] = (tensors[name] - withheld.to(tensors[name].dtype)).clamp(min=1)
         return replace_tensors(upload, changed)
 
-    def _covariances(self, sigma: Tensor, counts: Tensor) -> Tensor:
-        few = counts < self.covariance_floor(sigma.shape[-1])
-        diagonal = torch.diag_embed(sigma.diagonal(dim1=-2, dim2=-1))
-        return torch.where(few[:, None, None], diagonal if self.cov_source == "diag" else 0, sigma)
+    def _covariances(self, sigma: Tensor, counts: Tensor, factor: bool) -> Tensor:
+        few = counts < self.covariance_floor(sigma.shape[-2])
+        instead = torch.zeros_like(sigma)  # A factor has no room for a diagonal.
+        if self.cov_source == "diag" and not factor:
+            instead = torch.diag_embed(sigma.diagonal(dim1=-2, dim2=-1))
+        return torch.where(few[:, None, None], instead, sigma)
 
     def tally(self, counts: Tensor, width: int | None) -> Tally:
         """Count what the gate withholds from an upload.

@@ -223,9 +223,9 @@ class Privacy:
                 covers |= changed
                 seen = [name for name in tensors if name not in changed] + find_plain_scalars(exchange.upload)
                 passes |= {self._declares(name): constraints_at(name, self._declared).role for name in seen}
-                sigma = [v for name, v in tensors.items() if name in self._declared and self._declared[name].psd]
+                sigma = [v for name, v in tensors.items() if constraints_at(name, self._declared).covariance]
                 if sigma:
-                    self._widths[self._pool.models[exchange.client].name] = sigma[0].shape[-1]
+                    self._widths[self._pool.models[exchange.client].name] = sigma[0].shape[-2]
         for messages in contract(self._method).exchanges:
             check_fields(messages.upload, self._declared)
         passes |= {name: role for name, role in self._unguarded() if name not in covers}

@@ -76,7 +76,7 @@ def sends_covariances(method: AnyMethod) -> bool:
     """Return True if covariances of features may be in an upload."""
     if isinstance(method, ChoosesCovariances) and method.cov_source == "means":
         return False
-    return any(m.psd for m in constraints_of(method).values())
+    return any(m.covariance for m in constraints_of(method).values())
 
 
 def _mechanism(config: PrivacyOptions, method: AnyMethod, pool: ClientPool, private: list[str]) -> str:

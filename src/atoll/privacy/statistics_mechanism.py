@@ -120,6 +120,10 @@ def find_table_names(upload: Payload, declared: Declared) -> tuple[str, str, str
             f"it uploads {' and '.join(unclear)} beside statistics of classes. Say {WHERE} role=Role.CLASS_TABLE, or "
             "Role.COUNT, for what has a row for each class, and send nothing else"
         )
+    if any(constraints_at(name, declared).factor for name in tensors):
+        raise AtollError(
+            "it uploads factors of covariances, and noise is for covariances themselves. Set cov_source=client"
+        )
     sigma = [name for name in tensors if name in declared and declared[name].psd]
     means = [name for name in tensors if name in declared and declared[name].rows and name not in sigma]
     markers = {str(declared[name].rows) for name in [*means, *sigma]}

@@ -113,7 +113,9 @@ def corrupt(
     if attack is None:
         return upload
     found = [
-        p for p in upload_tensors(upload, download, classes, constraints, k) if attack is swap or not p.constraints.psd
+        p
+        for p in upload_tensors(upload, download, classes, constraints, k)
+        if attack is swap or not p.constraints.covariance
     ]
     return replace_tensors(upload, {p.name: _allowed(attack(p), p.value, p.held, p.constraints) for p in found})
 
@@ -183,7 +185,7 @@ def _aligned(upload: P, shared: list[Params], constraints: Mapping[str, FieldCon
     tensors, new = tensors_of(upload), {}
     for name, v in tensors.items():
         mark = constraints.get(name, FieldConstraints())
-        if _can_change(name, v, constraints) and not mark.psd:
+        if _can_change(name, v, constraints) and not mark.covariance:
             peers = [t for t in shared if name in t and t[name].shape == v.shape]
             new[name] = _allowed(_edge(peers, name, mark).to(v.dtype), v, _held(tensors, mark), mark)
     return replace_tensors(upload, new)

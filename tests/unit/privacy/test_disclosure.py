@@ -17,7 +17,7 @@ from atoll.clients import method_calls
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import ClientTask
 from atoll.clients.validation.validator import Validator
-from atoll.core.class_statistics import Pool, class_means, covariances
+from atoll.core.class_statistics import Pool, class_means, covariance_factors, covariances
 from atoll.core.client import Client
 from atoll.core.payloads import pack
 from atoll.core.prng import key
@@ -46,7 +46,7 @@ def upload_of(c: Client, kind: int) -> Any:
     n, mu = class_means(c.x, c.members())
     if kind == 0:
         return fedproto.Means(mu, n)
-    return fedgh.Means(mu, n > 0) if kind == 1 else Gaussians(n, mu, covariances(c.x, c.members(), n, mu))
+    return fedgh.Means(mu, n > 0) if kind == 1 else Gaussians(n, mu, covariances(c.x, c.members(), n, mu), None)
 
 
 @pytest.mark.promise(
@@ -82,7 +82,7 @@ def test_covariances_of_few_rows_are_replaced() -> None:
     x = [[0, 0], [2, 2], [0, 2], [2, 0], [5, 5], *[[1, 3]] * 6]
     c = client(x, [0] * 5 + [1] * 6, identity_body(), 2)
     n, mu = class_means(c.x, c.members())
-    up = Gaussians(n, mu, covariances(c.x, c.members(), n, mu))
+    up = Gaussians(n, mu, covariances(c.x, c.members(), n, mu), None)
     marks = declared_constraints(Gaussians)
     assert float(up.sigma[0, 0, 1]) == pytest.approx(3.2)  # sum (x - 1.8)(y - 1.8) = 12.8, over 4
     diagonal = DisclosureControl(3, "diag").filter_upload(up, n, marks).sigma
@@ -91,6 +91,21 @@ def test_covariances_of_few_rows_are_replaced() -> None:
     assert not DisclosureControl(3, "none").filter_upload(up, n, marks).sigma[0].any()
     assert torch.equal(DisclosureControl(3, "client").filter_upload(up, n, marks).sigma, up.sigma)
     assert_same(DisclosureControl(0, "client").filter_upload(up, n, marks), up)
+
+
+@pytest.mark.parametrize("instead", ["diag", "none"])
+def test_factors_of_covariances_of_few_rows_are_withheld(instead: str) -> None:
+    """As covariances are: with d = 2 they need 6 rows, and class 0 has 5. A factor has no room for a diagonal."""
+    x = [[0, 0], [2, 2], [0, 2], [2, 0], [5, 5], *[[1, 3], [3, 1]] * 3]
+    c = client(x, [0] * 5 + [1] * 6, identity_body(), 2)
+    n, mu = class_means(c.x, c.members())
+    up = Gaussians(n, mu, None, covariance_factors(c.x, c.members(), n, mu, 1))
+    assert up.factors[0].any()
+
+    factors = DisclosureControl(3, instead).filter_upload(up, n, declared_constraints(Gaussians)).factors
+
+    assert not factors[0].any()
+    assert torch.equal(factors[1], up.factors[1])
 
 
 def test_total_row_count_excludes_withheld_classes() -> None:

@@ -17,11 +17,12 @@ from atoll.core.prng import key
 from atoll.core.schema import declared_constraints
 from atoll.core.task import Round
 from atoll.engine.build import run_experiment
+from atoll.errors import AtollError
 from atoll.methods import _registry
 from atoll.methods.dcpfl import Gaussians
 from atoll.privacy.disclosure import DisclosureControl
 from atoll.privacy.policy import Privacy
-from atoll.privacy.statistics_mechanism import Moments, StatisticsMechanism, moments, positive
+from atoll.privacy.statistics_mechanism import Moments, StatisticsMechanism, find_table_names, moments, positive
 from atoll.utils.secure_random import secure, seeded
 
 
@@ -39,7 +40,13 @@ def rows(n: int, d: int = 3, classes: int = 2, seed: int = 0, bound: float | Non
 def gaussians(c: Any) -> Gaussians:
     z, member = c.features(c.model.init()), c.members()
     n, mu = class_means(z, member)
-    return Gaussians(n, mu, covariances(z, member, n, mu))
+    return Gaussians(n, mu, covariances(z, member, n, mu), None)
+
+
+def test_factors_of_covariances_get_no_noise_and_are_refused() -> None:
+    up = Gaussians(torch.tensor([5.0]), torch.ones(1, 2), None, torch.ones(1, 2, 1))
+    with pytest.raises(AtollError, match="cov_source=client"):
+        find_table_names(up, declared_constraints(Gaussians))
 
 
 def test_features_are_clipped_row_by_row() -> None:

@@ -101,11 +101,12 @@ def test_soft_labels_are_turned_round_and_stay_probabilities() -> None:
     assert corrupted("swap", up, up).means.tolist() == up.means[[1, 0, 2]].tolist()
 
 
-def test_swap_moves_covariances_and_other_attacks_keep_them() -> None:
-    sigma = torch.stack([torch.eye(2), 2 * torch.eye(2), 3 * torch.eye(2)])
-    up = Gaussians(torch.tensor([5.0, 5, 5]), torch.ones(3, 2), sigma)
-    assert torch.equal(corrupted("signflip", up, up).sigma, sigma)
-    assert torch.equal(corrupted("swap", up, up).sigma, sigma[[2, 0, 1]])
+@pytest.mark.parametrize("field", ["sigma", "factors"])
+def test_swap_moves_covariances_and_other_attacks_keep_them(field: str) -> None:
+    spreads = torch.stack([torch.eye(2), 2 * torch.eye(2), 3 * torch.eye(2)])
+    up = Gaussians(torch.tensor([5.0, 5, 5]), torch.ones(3, 2), **{"sigma": None, "factors": None, field: spreads})
+    assert torch.equal(getattr(corrupted("signflip", up, up), field), spreads)
+    assert torch.equal(getattr(corrupted("swap", up, up), field), spreads[[2, 0, 1]])
 
 
 def outcomes(*values: list[float], n: list[list[float]] | None = None) -> list[ClientUpload]:

@@ -70,9 +70,15 @@ def read_statistics(upload: Payload, setup: Setup) -> ClassStatistics:
     marks = {name: constraints_at(name, declared) for name in names}
     counts = [tensors[name] for name in names if marks[name].count]
     markers = [tensors[str(marks[name].rows)] for name in names if marks[name].rows]
-    means = [tensors[name] for name in names if marks[name].rows and not marks[name].psd and not marks[name].count]
+    means = [
+        tensors[name] for name in names if marks[name].rows and not marks[name].covariance and not marks[name].count
+    ]
     wide = [m for m in means if m.ndim == 2 and m.shape[1] == setup.pool.task().feature_dim]
-    sigma = [tensors[name] for name in names if marks[name].psd]
+    sigma = [
+        tensors[name] if marks[name].psd else tensors[name] @ tensors[name].mT
+        for name in names
+        if marks[name].covariance
+    ]
     n = counts[0] if counts else None
     held = markers[0] != 0 if markers else n > 0 if n is not None else None
     return ClassStatistics(n, held, wide[0] if wide else None, sigma[0] if sigma else None)

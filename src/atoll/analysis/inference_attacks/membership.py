@@ -50,7 +50,7 @@ def attack_membership(observed: Sequence[ObservedUpload], setup: Setup, score: S
 
 
 def _sends_covariance(setup: Setup) -> bool:
-    return any(marks.psd for marks in constraints_of(setup.method).values())
+    return any(marks.covariance for marks in constraints_of(setup.method).values())
 
 
 def _candidates(seen: ObservedUpload, c: int, pool: ClientPool) -> tuple[Tensor, Tensor, Tensor]:
