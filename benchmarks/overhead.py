@@ -39,12 +39,12 @@ QUICK = ("fedavg", "dcpfl", "ditto", "fedpd")  # enough to see that it runs
 
 def figures(quick: bool) -> dict[str, float]:
     size = {"clients": 2, "rows": 16, "shape": (1, 16, 16)} if quick else {"clients": 4, "rows": 192, "shape": W1S}
-    plain = _Trial("fedavg", size)
+    plain = Trial("fedavg", size)
     names = QUICK if quick else tuple(_registry.methods())
-    return {f"overhead.{name}": _overhead(_Trial(name, size), plain, 1 if quick else 5) for name in names}
+    return {f"overhead.{name}": _overhead(Trial(name, size), plain, 1 if quick else 5) for name in names}
 
 
-class _Trial:
+class Trial:
     """A method's federation once it has settled, and the operations of a round."""
 
     def __init__(self, name: str, size: dict[str, Any]):
@@ -54,7 +54,7 @@ class _Trial:
         self.flops = operations(self.rounds)
 
 
-def _overhead(mine: _Trial, plain: _Trial, repeats: int) -> float:
+def _overhead(mine: Trial, plain: Trial, repeats: int) -> float:
     turns = [(seconds(mine.rounds), seconds(plain.rounds)) for _ in range(repeats)]
     own, other = median(a for a, _ in turns), median(b for _, b in turns)
     return (own / mine.flops) / (other / plain.flops)
