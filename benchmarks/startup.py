@@ -46,12 +46,17 @@ def _command(*words: str) -> float:
 def _spent(words: list[str], environment: dict[str, str]) -> float:
     """Return the processor seconds of a new process."""
     before = os.times()
-    everything = {**os.environ, **environment}
+    everything = _usual() | environment
     subprocess.run([sys.executable, *words], check=False, capture_output=True, env=everything)
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 def _printed(code: str) -> float:
-    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, env=_usual())
     return float(done.stdout.split()[-1])
+
+
+def _usual() -> dict[str, str]:
+    """Return an environment in which Python keeps compiled modules, as it does unless told otherwise."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

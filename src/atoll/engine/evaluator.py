@@ -24,6 +24,7 @@ from ..core.replies import Replies
 from ..core.task import Round
 from ..storage.metrics import GenericScores, PersonalScores
 from ..typing import ClientId
+from ..utils.columns import make_numbers, make_texts
 from .run_state import RunState
 
 DOWNLOADS = 64  # different messages that are in memory while clients without scores are scored
@@ -181,13 +182,13 @@ class Evaluator:
         name, clients = self._problem.criterion.name, len(self._pool.ids)
         return pa.table(
             {
-                "round": np.full(clients, t),
+                "round": make_numbers(np.full(clients, t)),
                 **self._holdings,
-                name: after[name],
-                "val": after["val"],
-                f"pre_{name}": before[name],
-                f"generic_{name}": [None] * clients if generic is None else np.array(generic),
-                **{detail: after[detail] for detail in self._details},
+                name: make_numbers(after[name]),
+                "val": make_numbers(after["val"]),
+                f"pre_{name}": make_numbers(before[name]),
+                f"generic_{name}": pa.nulls(clients) if generic is None else make_numbers(generic),
+                **{detail: make_numbers(after[detail]) for detail in self._details},
             }
         )
 
@@ -195,10 +196,9 @@ class Evaluator:
     def _holdings(self) -> dict[str, pa.Array]:
         """Make the columns that are the same in all rounds; all tables share them."""
         ids, train, test = self._pool.ids, self._pool.train, self._pool.test
-        columns = {
-            "client": list(ids),
-            "model": [self._pool.models[i].name for i in ids],
-            "n_train": [train.size(at) for at in range(len(ids))],
-            "n_test": [test.size(at) for at in range(len(ids))],
+        return {
+            "client": make_texts(ids),
+            "model": make_texts([self._pool.models[i].name for i in ids]),
+            "n_train": make_numbers([train.size(at) for at in range(len(ids))]),
+            "n_test": make_numbers([test.size(at) for at in range(len(ids))]),
         }
-        return {name: pa.array(values) for name, values in columns.items()}

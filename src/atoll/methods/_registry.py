@@ -9,7 +9,6 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -28,14 +27,14 @@ MethodType = type[Method[Any, Any, Any, Any]]
 @cache
 def methods() -> dict[str, MethodType]:
     """Return every method class by name: those of this package, named like their files, and those of other packages."""
-    return _added("atoll.methods", Method) | {name: _method_of(module, name) for name, module in _modules()}
+    return _added("atoll.methods", Method) | {name: _own_method(name) for name in _names()}
 
 
 @cache
 def regularisers() -> dict[str, type[Regulariser]]:
     """Return every regulariser class by name: its class name in lower case, or the name of its entry point."""
     return _added("atoll.regularisers", Regulariser) | {
-        cls.__name__.lower(): cls for _, module in _modules() for cls in _defined(module, Regulariser)
+        cls.__name__.lower(): cls for name in _names() for cls in _defined(_module(name), Regulariser)
     }
 
 
@@ -47,6 +46,8 @@ def method(name: str) -> MethodType:
     """
     if name.endswith(".py"):
         return _from_file(Path(name))
+    if name in _names():  # The other methods are not loaded, which takes longer than a short run.
+        return _own_method(name)
     if name not in methods():
         raise unknown("method", name, methods())
     return methods()[name]
@@ -91,10 +92,14 @@ def method_info(cls: MethodType) -> MethodInfo:
     )
 
 
-def _modules() -> Iterator[tuple[str, ModuleType]]:
-    for info in pkgutil.iter_modules(package.__path__):
-        if not info.name.startswith("_"):
-            yield info.name, importlib.import_module(f"{package.__name__}.{info.name}")
+@cache
+def _names() -> tuple[str, ...]:
+    """Return the names of the files of methods."""
+    return tuple(info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_"))
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{package.__name__}.{name}")
 
 
 def _added(group: str, base: type) -> dict[str, Any]:
@@ -112,6 +117,10 @@ def _added(group: str, base: type) -> dict[str, Any]:
 def _defined(module: ModuleType, base: type) -> list[type[Any]]:
     own = (cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__)
     return [cls for cls in own if issubclass(cls, base)]
+
+
+def _own_method(name: str) -> MethodType:
+    return _method_of(_module(name), name)
 
 
 def _method_of(module: ModuleType, name: str) -> MethodType:
