@@ -4,17 +4,22 @@ Rounds of FedAvg with linear networks on both sides of the limit, and one small 
 in one process and one thread, and in worker processes, one for each of two cores. A figure is the median ratio of the
 wall times of rounds that stood side by side; above 1, vmap is faster. ``auto.agrees`` is the share of the models for
 which the rule does not take the slower side; a difference of less than a quarter is none.
+
+Then whole runs, with the start of worker processes and one evaluation at the end: ``auto.beside_best.WORK`` is the wall
+time with the backend that the rule takes over that with the fastest of loop, vmap and two processes, and
+``auto.two_workers.cnn_long`` the time with one worker process over that with two.
 """
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from atoll.backends.loop import LoopBackend
 from atoll.backends.multiprocess import ProcessBackend
@@ -23,8 +28,14 @@ from atoll.clients.state_store import MemoryStore
 from atoll.config import Config
 from atoll.core.prng import key
 from atoll.data.dataset import Dataset
+from atoll.engine.build import run_experiment
 from atoll.engine.round import run_round
 from atoll.engine.setup import Setup, build_setup
+
+from .many_clients import disturbed_digits
+from .peers.works import W2
+from .rounds import build
+from .works import W1S, images
 
 CORES = 2
 COLUMNS, SIDE, CLASSES = 64, 16, 10
@@ -87,6 +98,48 @@ def _seconds(f: Callable[[], Any]) -> float:
     return perf_counter() - started
 
 
+def works(quick: bool) -> dict[str, tuple[Config, Dataset | None, list[nn.Module]]]:
+    """Return five works: 10 clients, 20 clients, 10 of 1,000, and the CNN of W2 for one round and for ten."""
+    rounds = (1, 1, 1) if quick else (20, 100, 10)
+    common: dict[str, Any] = {"partition": "iid", "epochs": 1, "lr": 0.05}
+    digits = {**common, "models": ("mlp:hidden=32",), "batch_size": 10}
+    image = {**common, "clients": 10, "batch_size": 32}
+    many, rows = (20, 100) if quick else (1000, 6000)
+    return {
+        "digits": (Config(**digits, clients=10, rounds=rounds[0], eval_every=rounds[0]), None, []),
+        "all_of_20": (Config(**digits, clients=20, rounds=rounds[0], eval_every=rounds[0]), None, []),
+        "10_of_many": (
+            Config(**digits, clients=many, rate=10 / many, rounds=rounds[1], eval_every=rounds[1]),
+            disturbed_digits(many),
+            [],
+        ),
+        "cnn_short": (Config(**image, rounds=1, eval_every=1), images(W1S, rows), [build(W2)]),
+        "cnn_long": (Config(**image, rounds=rounds[2], eval_every=rounds[2]), images(W1S, rows), [build(W2)]),
+    }
+
+
+def beside_best(quick: bool) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, (config, data, nets) in works(quick).items():
+        chosen = build_setup(config, data, nets).config.backend
+        kinds = {"loop": {}, "vmap": {}, "processes": {"workers": CORES}}
+        runs = {kind: replace(config, backend=kind, **more) for kind, more in kinds.items()}
+        if name == "cnn_long":
+            runs["one worker"] = replace(config, backend="processes", workers=1)
+        turns = [{kind: _run(run, data, nets) for kind, run in runs.items()} for _ in range(1 if quick else 3)]
+        times = {kind: median(turn[kind] for turn in turns) for kind in runs}
+        found[f"auto.beside_best.{name}"] = times[chosen] / min(times[kind] for kind in kinds)
+        print(f"{name:12} {chosen:10} {' '.join(f'{k} {v:.2f} s' for k, v in times.items())}", file=sys.stderr)
+        if "one worker" in times:
+            found[f"auto.two_workers.{name}"] = times["one worker"] / times["processes"]
+    return found
+
+
+def _run(config: Config, data: Dataset | None, nets: list[nn.Module]) -> float:
+    setup = build_setup(config, data, nets)
+    return _seconds(lambda: run_experiment(setup))
+
+
 def figures(quick: bool = False) -> dict[str, float]:
     torch.set_num_threads(1)
     clients, rows, repeats = (2, 8, 1) if quick else (20, 64, REPEATS)
@@ -98,7 +151,7 @@ def figures(quick: bool = False) -> dict[str, float]:
         print(
             f"{case.model:20} {case.weights:>9,} weights  {faster:6.2f}  {case.setup.config.backend}", file=sys.stderr
         )
-    return found | {"auto.agrees": sum(right) / len(right)}
+    return found | {"auto.agrees": sum(right) / len(right)} | beside_best(quick)
 
 
 if __name__ == "__main__":
