@@ -3,7 +3,8 @@
 Five clients with 800 training rows, batches of 32, one epoch of each training, the loop backend. ``cost.dcpfl_500x100``
 is the time of a round of DC-PFL over that of FedAvg with 500 features and 100 classes, ``peak_mb.dcpfl_500x100`` the
 most memory of its process; the other figures of DC-PFL are for fewer features or classes. ``cost.scd_1e6`` is that of
-SCD with a million weights, at equal steps of the client's model. Processor seconds, medians of rounds after the first.
+SCD with a million weights, at equal steps of the client's model. ``peak_mb.scd_resnet18`` is the memory of two rounds of
+SCD with two clients and a ResNet-18. Processor seconds, medians of rounds after the first.
 """
 
 import json
@@ -23,7 +24,9 @@ from atoll.data.dataset import Dataset
 from atoll.engine.build import run_experiment
 from atoll.engine.setup import build_setup
 
-COLUMNS, CLIENTS, ROWS = 64, 5, 1000
+from .works import images
+
+COLUMNS, ROWS = 64, 1000
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,11 @@ class Trial:
     """A run to measure."""
 
     method: str
-    hidden: str
-    classes: int
+    model: str
+    classes: int = 10
     rounds: int = 5
-    rows: int = ROWS
+    rows: int = ROWS  # of each client, test rows included
+    clients: int = 5
 
 
 @dataclass(frozen=True)
@@ -44,23 +48,25 @@ class Measured:
 
 
 SIZES = {
-    "dcpfl_64x10": ("dcpfl", "200-64", 10),
-    "dcpfl_500x10": ("dcpfl", "200-500", 10),
-    "dcpfl_64x100": ("dcpfl", "200-64", 100),
-    "dcpfl_500x100": ("dcpfl", "200-500", 100),
-    "scd_1e5": ("scd", "400-180", 10),
-    "scd_1e6": ("scd", "4000-180", 10),
+    "dcpfl_64x10": ("dcpfl", "mlp:hidden=200-64", 10),
+    "dcpfl_500x10": ("dcpfl", "mlp:hidden=200-500", 10),
+    "dcpfl_64x100": ("dcpfl", "mlp:hidden=200-64", 100),
+    "dcpfl_500x100": ("dcpfl", "mlp:hidden=200-500", 100),
+    "scd_1e5": ("scd", "mlp:hidden=400-180", 10),
+    "scd_1e6": ("scd", "mlp:hidden=4000-180", 10),
 }
-QUICK = {"dcpfl_8x4": ("dcpfl", "8-8", 4)}
+QUICK = {"dcpfl_8x4": ("dcpfl", "mlp:hidden=8-8", 4)}
 
 
 def figures(quick: bool) -> dict[str, float]:
     found: dict[str, float] = {}
     run, more = (measure, {"rounds": 3, "rows": 40}) if quick else (apart, {})
-    for name, (method, hidden, classes) in (QUICK if quick else SIZES).items():
-        own, plain = (run(Trial(each, hidden, classes, **more)) for each in (method, "fedavg"))
+    for name, (method, model, classes) in (QUICK if quick else SIZES).items():
+        own, plain = (run(Trial(each, model, classes, **more)) for each in (method, "fedavg"))
         found |= {f"cost.{name}": own.seconds / plain.seconds, f"peak_mb.{name}": own.peak / 1e6}
-    return found
+    if quick:
+        return found
+    return found | {"peak_mb.scd_resnet18": run(Trial("scd", "resnet18", rounds=2, rows=80, clients=2)).peak / 1e6}
 
 
 def apart(trial: Trial) -> Measured:
@@ -75,17 +81,18 @@ def measure(trial: Trial) -> Measured:
     torch.set_num_threads(1)
     personal = {"personal_optim.epochs": 1} if trial.method == "scd" else {}
     config = Config(
-        method=trial.method, clients=CLIENTS, partition="iid", models=(f"mlp:hidden={trial.hidden}",), epochs=1,
+        method=trial.method, clients=trial.clients, partition="iid", models=(trial.model,), epochs=1,
         batch_size=32, lr=0.05, rounds=trial.rounds, eval_every=trial.rounds, backend="loop", settings=personal,
     )  # fmt: skip
     ends = [process_time()]
-    run_experiment(build_setup(config, _table(trial)), None, lambda t, line: ends.append(process_time()))
+    data = _table(trial) if trial.model.startswith("mlp") else images((3, 32, 32), trial.clients * trial.rows)
+    run_experiment(build_setup(config, data), None, lambda t, line: ends.append(process_time()))
     return Measured(median(np.diff(ends)[1:-1].tolist()), _peak())
 
 
 def _table(trial: Trial) -> Dataset:
     """Rows around one centre for each class."""
-    rng, rows = np.random.default_rng(0), CLIENTS * trial.rows
+    rng, rows = np.random.default_rng(0), trial.clients * trial.rows
     y = rng.permutation(np.arange(rows) % trial.classes)
     x = (rng.normal(size=(trial.classes, COLUMNS))[y] + rng.normal(size=(rows, COLUMNS))).astype(np.float32)
     return Dataset("centres", "table", x, y, x[:0], y[:0], tuple(map(str, range(trial.classes))))
