@@ -80,9 +80,14 @@ def measure_each(
         return {"n": rows, problem.criterion.name: np.array(problem.score_each(outputs, y, sizes))}
     scores = problem.scores_each(outputs, y, sizes)
     first = {problem.criterion.name: scores.pop(problem.criterion.name)}
-    each = list(zip(problem.in_unit(outputs).split(list(sizes)), y.split(list(sizes)), strict=True))
-    user = {name: np.array([compute_metric(name, metric, *of) for of in each]) for name, metric in user_metrics.items()}
+    user = _user_metrics_each(problem.in_unit(outputs), y, sizes, user_metrics) if user_metrics else {}
     return {"n": rows, **first, **user, **scores}
+
+
+def _user_metrics_each(outputs: Tensor, y: Tensor, sizes: Sequence[int], metrics: Mapping[str, Metric]) -> Columns:
+    """Compute the user's metrics client by client, because they take the rows of one client."""
+    each = list(zip(outputs.split(list(sizes)), y.split(list(sizes)), strict=True))
+    return {name: np.array([compute_metric(name, metric, *of) for of in each]) for name, metric in metrics.items()}
 
 
 def summarise_clients(scores: Columns, problem: Problem) -> Score:
