@@ -50,6 +50,11 @@ class FewClasses:
                 continue
             drawn = cut(rng.dirichlet(np.full(len(owners), self.beta))[:, None], totals[c : c + 1])[:, 0]
             counts[owners, c] = raise_to_minimum(drawn, 1, totals[c])
+        if counts.sum() < MIN_ROWS * n:
+            raise AtollError(
+                f"Partition '{self}': the drawn classes hold {counts.sum()} of the {MIN_ROWS * n} rows that the "
+                "clients need together. Use fewer clients or more classes per client."
+            )
         counts, moved = fill_small_clients(counts, MIN_ROWS)
         notes = note_if(moved, f"{moved} rows were moved so that every client has at least {MIN_ROWS}.")
         notes += note_if(unused, f"{unused} rows are of classes that no client drew and are not used.")

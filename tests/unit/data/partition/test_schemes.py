@@ -23,6 +23,7 @@ EVEN = make_pool(*[100] * 10)
         ("shards:200", EVEN, 10, r"2000 shards, but only 1000 rows. Use fewer clients or fewer shards"),
         ("classes:11:1", EVEN, 10, r"11 classes per client, but the data have 10. Use at most classes:10:1"),
         ("classes:2:1", make_pool(100, 3), 4, r"class 'class 1' has 3 rows, but 4 owners"),
+        ("classes:1:1", make_pool(1, 1), 1, r"the drawn classes hold 1 of the 2 rows that the clients need together"),
         ("iid", EVEN, None, r"needs the number of clients"),
         ("iid", EVEN, 0, r"0 clients cannot share rows"),
         ("natural", EVEN, 3, r"names no owners of its rows. Choose another partition"),
