@@ -246,18 +246,18 @@ def test_run_on_a_full_disk_can_be_resumed(atoll: Atoll, refused: Refused, monke
     words = ("run", "ditto", *QUICK, "--rounds", 4, "--rate", 0.7, "--checkpoint-every", 1, "--store", "disk")
     atoll(*words, "--out", "whole", "--quiet")
     whole = json.loads(Path("whole/summary.json").read_text())["digest"]
-    fsync, left = os.fsync, [0]
+    write, left = os.write, [0]
 
-    def full(handle: int) -> None:
+    def full(handle: int, data: bytes) -> int:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "some file")
-        fsync(handle)
+        return write(handle, data)
 
     for room in (0, 5, 14, 30):
         shutil.rmtree("run", ignore_errors=True)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", full)
+            patch.setattr(os, "write", full)
             left[0] = room
             message = refused(*words, "--out", "run")
         assert "No space left on device: 'some file'" in message
