@@ -503,7 +503,15 @@ def saved_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Checkpoin
 @fuzz(
     400,
     st.sampled_from(
-        ["manifest.json", "progress.json", "states.json", "per_client.json", "servers.json", "server.safetensors"]
+        [
+            "manifest.json",
+            "progress.json",
+            "states.json",
+            "per_client.json",
+            "servers.json",
+            "server.safetensors",
+            "scores.safetensors",
+        ]
     ),
     EDITS,
     JUNK,

@@ -7,6 +7,7 @@ other model is kept whole, in memory up to a number of bytes and beyond that on 
 import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain, count
@@ -31,6 +32,7 @@ from .state_store import Store
 
 ROOM = 2**29  # memory for measured models, in bytes
 ReadObject = Callable[[type[Payload], str], Payload]
+Holders = Mapping[int, list[ClientId]]  # clients of a model, by the id of the model
 
 
 class ModelStore:
@@ -274,7 +276,6 @@ class ModelStore:
             states: the object that holds the current state of each client.
         """
         layouts: list[Mapping[str, str]] = []
-        entries: dict[int, Json] = {}  # of each model, which clients may share
         shared: dict[int, str] = {}  # the objects of payloads in memory, such as a download of many clients
 
         def put_once(part: Payload) -> str:
@@ -282,8 +283,9 @@ class ModelStore:
                 shared[id(part)] = put(part)
             return shared[id(part)]
 
-        def entry(i: ClientId, model: MeasuredModel) -> Json:
+        def entry(model: MeasuredModel, last: list[ClientId], best: list[ClientId]) -> Json:
             if model.objects is None:
+                i = (last or best)[0]
                 parts = None if model.is_in_store else self._load(i, model)
                 store = put if model.payloads is None else put_once
                 model.objects = (
@@ -293,20 +295,27 @@ class ModelStore:
                 model.files = None
             if model.layout not in layouts:
                 layouts.append(model.layout)
-            found = {"kind": model.kind, "objects": model.objects, "layout": layouts.index(model.layout)}
-            entries[id(model)] = {**found, "last": [], "best": []}
-            return entries[id(model)]
+            layout = layouts.index(model.layout)
+            return {"kind": model.kind, "objects": model.objects, "layout": layout, "last": last, "best": best}
 
-        for i, model in self._last.items():
-            (entries.get(id(model)) or entry(i, model))["last"].append(i)
-        for i, best in self._best.items():
-            if best is not None:
-                (entries.get(id(best)) or entry(i, best))["best"].append(i)
+        models, last, best = self._holders()
+        entries = [entry(model, last.get(at, []), best.get(at, [])) for at, model in models.items()]
         if self._folder is not None:
             with suppress(OSError):
                 self._folder.rmdir()  # if it is empty
         new = [i for i, best in self._best.items() if best is None]
-        return {"rounds": self.rounds._asdict(), "layouts": layouts, "models": list(entries.values()), "new": new}
+        return {"rounds": self.rounds._asdict(), "layouts": layouts, "models": entries, "new": new}
+
+    def _holders(self) -> tuple[dict[int, MeasuredModel], Holders, Holders]:
+        """Return all models by id, and the clients that have each one as their last and as their best model."""
+        last, best = defaultdict[int, list[ClientId]](list), defaultdict[int, list[ClientId]](list)
+        for i, model in self._last.items():
+            last[id(model)].append(i)
+        for i, chosen in self._best.items():
+            if chosen is not None:
+                best[id(chosen)].append(i)
+        every = chain(self._last.values(), filter(None, self._best.values()))
+        return {id(model): model for model in every}, last, best
 
     def take_over(self, stored: Json) -> None:
         """Continue with the models of a checkpoint."""

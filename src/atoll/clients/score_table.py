@@ -4,18 +4,18 @@ Scores may be pending: a model is kept in place of its score until scores are re
 are evaluated together.
 """
 
-from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import safetensors
+import safetensors.numpy
 from numpy.typing import NDArray
 
 from ..core.group_scores import Columns
 from ..core.payloads import Params
 from ..typing import ClientId
-from ..utils.parsing import Json
 from .evaluation import Score
 
 PENDING_BYTES = 2**26  # weights of models that are kept in place of their scores
@@ -154,23 +154,21 @@ class ScoreTable:
         """Return the clients without a score, in the order of ``ids``."""
         return [] if len(self._rows) == len(ids) else [i for i in ids if i not in self._rows]
 
-    def to_json(self) -> Json:
-        """Return the names of clients, and each column as base64 of little-endian doubles in the same order.
+    def clients(self) -> list[ClientId]:
+        """Return the clients with a score, in the order in which they came."""
+        return list(self._rows)
 
-        A checkpoint holds the scores of all clients: as decimal numbers, these would take longer than a round.
-        """
+    def columns(self) -> Columns:
+        """Return all scores, in the order of :meth:`clients`."""
         self.settle()
-        columns = {name: column[: len(self._rows)].astype("<f8") for name, column in self._columns.items()}
-        coded = {name: b64encode(column.tobytes()).decode() for name, column in columns.items()}
-        return {"clients": list(self._rows), "columns": coded}
+        return {name: column[: len(self._rows)] for name, column in self._columns.items()}
 
     @staticmethod
-    def from_json(stored: Json) -> "ScoreTable":
-        """Return the table that :meth:`to_json` described."""
+    def restore(clients: Sequence[ClientId], columns: Columns) -> "ScoreTable":
+        """Return the table with these clients and columns."""
         table = ScoreTable()
-        if stored["clients"]:
-            coded = stored["columns"].items()
-            table.put(stored["clients"], {name: np.frombuffer(b64decode(text), "<f8") for name, text in coded})
+        if clients:
+            table.put(clients, columns)
         return table
 
     def __getitem__(self, i: ClientId) -> Score:
@@ -192,3 +190,28 @@ class ScoreTable:
         for name in columns:
             if name not in self._columns:
                 self._columns[name] = np.full(self._room, np.nan)
+
+
+def encode_columns(tables: Mapping[str, Columns]) -> bytes:
+    """Return the columns of several tables as a safetensors file, by name of the table and of the column.
+
+    A checkpoint holds the scores of all clients: as JSON, these would take longer than a round.
+    """
+    return safetensors.numpy.save({f"{of}/{name}": v for of, columns in tables.items() for name, v in columns.items()})
+
+
+def decode_columns(data: bytes) -> dict[str, Columns]:
+    """Return the tables that :func:`encode_columns` was given, without those that had no columns.
+
+    Raises:
+        ValueError: the bytes are no safetensors file.
+    """
+    try:
+        found = safetensors.numpy.load(data)
+    except safetensors.SafetensorError as reason:
+        raise ValueError(f"scores are damaged: {reason}") from None
+    tables: dict[str, Columns] = {}
+    for path, column in found.items():
+        of, _, name = path.partition("/")
+        tables.setdefault(of, {})[name] = column
+    return tables

@@ -54,7 +54,8 @@ def encode(p: Payload) -> bytes:
     """Return the canonical bytes of a payload. Equal payloads give equal bytes on every machine."""
     packed = pack(p)
     layout = tuple([(name, v.dtype, v.shape) for name, v in packed.tensors.items()])
-    head, names = _make_head(type(p).__name__, _to_text(packed.scalars), layout)
+    scalars = _to_text(packed.scalars) if packed.scalars else "{}"
+    head, names = _make_head(type(p).__name__, scalars, layout)
     return b"".join([head, *[_bytes_of(packed.tensors[name]) for name in names]])
 
 

@@ -18,7 +18,7 @@ from .evaluator import Evaluator
 from .metrics_writer import MetricsWriter
 from .recorder import Recorder
 from .result import Result
-from .resume import Checkpointing, Progress, drop_early_end
+from .resume import Checkpointing, Progress
 from .round_runner import RoundRunner
 from .setup import Setup
 from .summary import describe_incidents, run_digest, summarise
@@ -104,7 +104,7 @@ class Experiment:
         self.progress = found
         self.ending.reopen(found.run_state)
         is_longer = found.run_state.status == "running"
-        if is_longer and drop_early_end(found.run_state, self.rounds.cohorts.is_evaluated):
+        if is_longer and found.run_state.drop_early_end(self.rounds.cohorts.is_evaluated):
             self.stores.models.drop_irregular_evaluation()
         self.environment.resume(found.run_state.lines)
 

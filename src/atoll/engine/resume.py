@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..clients.run_stores import RunStores
 from ..clients.server_side import ClientServers
@@ -144,7 +143,7 @@ class Checkpointing:
             self._stores.server_side.put(i, checkpoints.get_per_client(name))
         self._stores.commit()
         self._stores.models.take_over(found.models)
-        run_state = from_json(found.round, found.progress["run_state"], from_parquet(found.rows))
+        run_state = from_json(found.round, found.progress["run_state"], found.scores, from_parquet(found.rows))
         further = {name: checkpoints.get_server(held) for name, held in found.servers.items()}
         if self._neighbours is not None:
             return Progress(ClientServers(further, self._neighbours), run_state)
@@ -215,6 +214,7 @@ class Checkpointing:
                     "entries": self._entries,
                 },
                 rows=self._encode_rows(run_state),
+                scores={name: table.columns() for name, table in run_state.score_tables().items()},
                 per_client_states=dict(self._per_client_objects),
                 servers={name: self._checkpoints.put_state(state) for name, state in further.items()},
                 models=self._stores.models.to_json(self._checkpoints.put_state, self._objects),
@@ -228,23 +228,3 @@ class Checkpointing:
         if self._encoded is None or [id(rows) for rows in self._encoded[0]] != tables:
             self._encoded = list(run_state.rows), to_parquet(run_state.table())
         return self._encoded[1]
-
-
-def drop_early_end(run_state: RunState, is_evaluated: Callable[[int], bool]) -> bool:
-    """Remove lines of rounds that were evaluated only because the run used to end there.
-
-    Args:
-        run_state: changed in place. Rejections in those lines go to the next line.
-        is_evaluated: whether a round, counted from 0, is evaluated in the longer run.
-
-    Returns:
-        Whether there were such lines.
-    """
-    early = [line for line in run_state.lines if not is_evaluated(line["round"] - 1)]
-    run_state.rejected = [entry for line in early for entry in line["rejected"]] + run_state.rejected
-    run_state.dropped = [entry for line in early for entry in line.get("dropped", [])] + run_state.dropped
-    run_state.not_finite = [entry for line in early for entry in line.get("not_finite", [])] + run_state.not_finite
-    run_state.lines = [line for line in run_state.lines if line not in early]
-    kept = pa.array([line["round"] for line in run_state.lines], pa.int64())
-    run_state.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in run_state.rows]
-    return bool(early)

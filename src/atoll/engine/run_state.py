@@ -1,15 +1,17 @@
 """Hold the totals, scores and lines of metrics of a run so far, and convert them for checkpoints."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..clients.evaluation import Score
 from ..clients.score_table import ScoreTable
 from ..clients.tasks import Dropped, Rejection, RoundLog, Start
+from ..core.group_scores import Columns
 from ..simulation.clock import Clock
 from ..storage.metrics import MissedAnswer, NonFiniteState, PersonalScores, RejectedUpload, RoundMetrics
 from ..typing import ClientId
@@ -118,16 +120,40 @@ class RunState:
     def _client_tables(self) -> list["ScoreTable | UndoDict[ClientId, Any]"]:
         return [self.before, self.after, self.participations, *(clock.free for clock in self.clocks.values())]
 
+    def drop_early_end(self, is_evaluated: Callable[[int], bool]) -> bool:
+        """Remove lines of rounds that were evaluated only because the run used to end there.
+
+        Rejections in these lines go to the next line.
+
+        Args:
+            is_evaluated: whether a round, counted from 0, is evaluated in the longer run.
+
+        Returns:
+            Whether there were such lines.
+        """
+        early = [line for line in self.lines if not is_evaluated(line["round"] - 1)]
+        self.rejected = [entry for line in early for entry in line["rejected"]] + self.rejected
+        self.dropped = [entry for line in early for entry in line.get("dropped", [])] + self.dropped
+        self.not_finite = [entry for line in early for entry in line.get("not_finite", [])] + self.not_finite
+        self.lines = [line for line in self.lines if line not in early]
+        kept = pa.array([line["round"] for line in self.lines], pa.int64())
+        self.rows = [rows.filter(pc.is_in(rows["round"], kept)) for rows in self.rows]
+        return bool(early)
+
     def table(self) -> pa.Table:
         """Return all rows so far as one table. A dict for each row would take ten times the memory."""
         return pa.concat_tables(self.rows, promote_options="default").combine_chunks() if self.rows else pa.table({})
 
+    def score_tables(self) -> dict[str, ScoreTable]:
+        """Return the latest scores of clients, before and after training."""
+        return {"before": self.before, "after": self.after}
+
     def to_json(self) -> dict[str, Any]:
-        """Return all values but the table rows, which a checkpoint stores as Parquet."""
+        """Return all values but scores of clients and table rows, which a checkpoint stores in other forms."""
         names = ("status", "rejected", "dropped", "not_finite", "strikes", "participations")
         plain = {name: getattr(self, name) for name in names}
         plain["lines"] = [without_nan(line) for line in self.lines]  # A NaN left makes the encoder begin again.
-        plain |= {"before": self.before.to_json(), "after": self.after.to_json()}
+        plain |= {name: table.clients() for name, table in self.score_tables().items()}
         clocks = {name: {"server": clock.server, "free": clock.free} for name, clock in self.clocks.items()}
         working = {i: start._asdict() for i, start in self.working.items()}
         return plain | {"totals": asdict(self.totals), "clocks": clocks, "working": working}
@@ -157,12 +183,13 @@ def _copied(value: Any) -> Any:
     return copy(value)
 
 
-def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
+def from_json(done: int, stored: Mapping[str, Any], scores: Mapping[str, Columns], rows: pa.Table) -> RunState:
     """Restore the state of a run from a checkpoint.
 
     Args:
         done: number of rounds completed.
         stored: values from ``RunState.to_json``.
+        scores: columns of the latest scores of clients, by name of the table.
         rows: table of all evaluated rounds.
     """
     clocks = {
@@ -174,8 +201,8 @@ def from_json(done: int, stored: Mapping[str, Any], rows: pa.Table) -> RunState:
         stored["status"],
         Totals(**stored["totals"]),
         clocks,
-        ScoreTable.from_json(stored["before"]),
-        ScoreTable.from_json(stored["after"]),
+        ScoreTable.restore(stored["before"], scores.get("before", {})),
+        ScoreTable.restore(stored["after"], scores.get("after", {})),
         list(stored["rejected"]),
         list(stored.get("dropped", [])),  # absent from checkpoints of older versions
         list(stored.get("not_finite", [])),

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from ..clients.model_store import objects_of, owned_objects_of
+from ..clients.score_table import decode_columns, encode_columns
 from ..core.contract import Contract
+from ..core.group_scores import Columns
 from ..core.payloads import Payload
 from ..core.serialization import OWN, WireError, decode, encode
 from ..errors import AtollError
 from ..typing import ClientId
 from ..utils.files import make_folder, sync_files, sync_folder, to_json, write
 from ..utils.parsing import Json
+from .object_store import ObjectStore, check_digest, shorten
 
 KEEP = 2
 _MANIFEST = "manifest.json"
@@ -31,6 +34,7 @@ _PARTS = (
     "servers.json",
     "models.json",
     "clients.parquet",
+    "scores.safetensors",
 )
 
 
@@ -41,12 +45,13 @@ class Snapshot:
     round: int  # rounds completed
     server: Any  # the server's state, of a class of the method
     states: dict[ClientId, str]  # the object that holds each client's state
-    progress: Json  # totals, latest scores, all lines of metrics, and entries of other parts of the run
+    progress: Json  # totals, all lines of metrics, and entries of other parts of the run
     rows: bytes = field(repr=False, default=b"")  # the per-client table so far
     # the object that holds the server's state of each client
     per_client_states: dict[ClientId, str] = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)  # the objects that hold further states of the server
     models: Json = field(default_factory=dict)  # the objects that hold the measured models
+    scores: Mapping[str, Columns] = field(default_factory=dict)  # the latest scores of clients, by name of a table
 
 
 class Checkpoints:
@@ -61,30 +66,14 @@ class Checkpoints:
     def __init__(self, run_dir: Path, types: Contract, identity: Mapping[str, object] | None = None):
         self.run_dir = run_dir
         self._folder = run_dir / "checkpoints"
-        self._objects = run_dir / "objects"
+        self._objects = ObjectStore(run_dir / "objects")
         self._types = types
         self._needed: dict[str, set[str]] = {}  # objects of checkpoints, by folder, as far as this process knows them
-        self._stored: set[str] | None = None  # names of all objects, once they have been listed
-        self._written: set[str] = set()  # names of objects that were written or compared since the last load
-        self._unsynced: set[str] = set()  # names of objects that were written since the last checkpoint
         self._config = sha256(to_json(dict(sorted((identity or {}).items()))).encode()).hexdigest()
 
     def put_state(self, state: Payload) -> str:
         """Store a state once, under the digest of its bytes, and return that name."""
-        data = encode(state)
-        name = sha256(data).hexdigest()
-        if name in self._written:
-            return name
-        path = self._objects / name
-        if not path.exists() or path.read_bytes() != data:
-            make_folder(self._objects)
-            # In place: no checkpoint names an object before it is whole, and an incomplete one is written again.
-            write(path, data, os.O_TRUNC)
-            self._unsynced.add(name)
-        self._written.add(name)
-        if self._stored is not None:
-            self._stored.add(name)
-        return name
+        return self._objects.put(state)
 
     def get_state(self, name: str) -> Payload:
         """Return a stored state of a client; raise WireError if it is damaged."""
@@ -100,12 +89,7 @@ class Checkpoints:
 
     def get(self, kind: type[Payload], name: str) -> Payload:
         """Return a stored object as a payload of a class; raise WireError if it is damaged."""
-        return decode(kind, self._read_object(name), OWN)
-
-    def _read_object(self, name: str) -> bytes:
-        data = (self._objects / name).read_bytes()
-        _check(f"objects/{name}", data, name)
-        return data
+        return decode(kind, self._objects.read(name), OWN)
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint, then delete the oldest ones and later ones that were skipped as damaged."""
@@ -138,20 +122,20 @@ class Checkpoints:
             to_json(snapshot.servers).encode(),
             to_json(snapshot.models).encode(),
             snapshot.rows,
+            encode_columns(snapshot.scores),
         )
         sums = {name: sha256(data).hexdigest() for name, data in zip(_PARTS, contents, strict=True)}
         manifest = to_json({"round": snapshot.round, "config": self._config, "files": sums}, indent=1).encode()
         folder.mkdir()
         for name, data in zip((*_PARTS, _MANIFEST), (*contents, manifest), strict=True):
             write(folder / name, data, os.O_EXCL)
-        objects = [self._objects / name for name in self._unsynced]
-        sync_files([*objects, *folder.iterdir(), *{path.parent for path in objects}, folder], folder)
-        self._unsynced = set()
+        sync_files([*self._objects.unsynced(), *folder.iterdir(), folder], folder)
+        self._objects.mark_synced()
 
     def load(self, warn: Callable[[str], None]) -> Snapshot | None:
         """Return the latest intact checkpoint, skipping damaged ones with a warning; None if there are none."""
         found, errors = self._all(), []
-        self._written.clear()
+        self._objects.compare_again()
         for folder in reversed(found):
             try:
                 return self._read(folder)
@@ -175,10 +159,10 @@ class Checkpoints:
         if folder.name != _name(manifest["round"]):
             raise WireError(f"{_MANIFEST} is that of round {manifest['round']}")
         if manifest["config"] != self._config:
-            raise WireError(f"it belongs to another configuration, {_short(manifest['config'])}")
+            raise WireError(f"it belongs to another configuration, {shorten(manifest['config'])}")
         parts = {name: (folder / name).read_bytes() for name in _PARTS}
         for name, data in parts.items():
-            _check(name, data, manifest["files"][name])
+            check_digest(name, data, manifest["files"][name])
         progress, states, per_client_states, servers, models = (
             json.loads(parts[f"{name}.json"]) for name in ("progress", "states", "per_client", "servers", "models")
         )
@@ -190,7 +174,7 @@ class Checkpoints:
             for name in names.values():
                 get(name)  # Finds damaged states now, not rounds later.
         for name in objects_of(models):
-            self._read_object(name)
+            self._objects.read(name)
         server = decode(self._types.server, parts["server.safetensors"], OWN)
         return Snapshot(
             progress.pop("round"),
@@ -201,6 +185,7 @@ class Checkpoints:
             per_client_states,
             servers,
             models,
+            decode_columns(parts["scores.safetensors"]),
         )
 
     def _all(self) -> list[Path]:
@@ -218,28 +203,11 @@ class Checkpoints:
             if folder not in kept:
                 shutil.rmtree(folder)
         self._needed = {folder.name: self._needed.get(folder.name) or _states(folder) for folder in kept}
-        used = set().union(*self._needed.values())
-        if self._stored is None:
-            self._stored = {path.name for path in self._objects.glob("*")}
-        for name in self._stored - used:
-            (self._objects / name).unlink(missing_ok=True)
-        self._stored &= used
-        self._written &= used
-        self._unsynced &= used
+        self._objects.keep(set().union(*self._needed.values()))
 
 
 def _name(done: int) -> str:
     return f"round-{done:06d}"
-
-
-def _check(name: str, data: bytes, wanted: str) -> None:
-    found = sha256(data).hexdigest()
-    if found != wanted:
-        raise WireError(f"{name} has SHA-256 {_short(found)} where {_short(wanted)} was written")
-
-
-def _short(digest: str) -> str:
-    return f"{digest[:12]}..."
 
 
 def _states(folder: Path) -> set[str]:

@@ -1,6 +1,5 @@
 """The table of scores: columns of clients that grow, can be undone and survive a checkpoint."""
 
-import json
 import math
 from collections.abc import Sequence
 
@@ -9,7 +8,16 @@ import pytest
 import torch
 
 from atoll.clients import score_table
-from atoll.clients.score_table import ClientModel, PendingScore, ScoreTable, settled, to_columns, to_scores
+from atoll.clients.score_table import (
+    ClientModel,
+    PendingScore,
+    ScoreTable,
+    decode_columns,
+    encode_columns,
+    settled,
+    to_columns,
+    to_scores,
+)
 from atoll.core.group_scores import Columns
 
 
@@ -47,18 +55,29 @@ def test_undo_brings_back_all_that_changed_since_the_beginning() -> None:
     assert math.isnan(table["a"]["f1"])
 
 
+def stored_and_restored(table: ScoreTable) -> ScoreTable:
+    """The table as it is after a checkpoint, stored beside another one with the same columns."""
+    data = encode_columns({"before": {"n": np.array([9.0])}, "after": table.columns()})
+    return ScoreTable.restore(table.clients(), decode_columns(data).get("after", {}))
+
+
 def test_checkpoint_keeps_every_bit() -> None:
     columns = {"n": np.array([1.0, 2.0, 3.0]), "accuracy": np.array([1 / 3, math.nan, 5e-324])}
     table = ScoreTable()
     table.put(["a", "b", "c"], columns)
-    again = ScoreTable.from_json(json.loads(json.dumps(table.to_json())))
+    again = stored_and_restored(table)
 
     for name, column in columns.items():
         assert again.take(("a", "b", "c"))[name].tobytes() == column.tobytes()
 
 
+def test_damaged_scores_are_refused() -> None:
+    with pytest.raises(ValueError, match="scores are damaged"):
+        decode_columns(encode_columns({"after": {"n": np.ones(3)}})[:-1])
+
+
 def test_empty_table_survives_a_checkpoint() -> None:
-    assert len(ScoreTable.from_json(ScoreTable().to_json())) == 0
+    assert len(stored_and_restored(ScoreTable())) == 0
 
 
 class Evaluation:
@@ -125,7 +144,7 @@ def test_checkpoint_holds_scores_that_were_pending() -> None:
     table = ScoreTable()
     table.update(Evaluation().of(a=2.0))
 
-    assert ScoreTable.from_json(table.to_json())["a"]["n"] == 2.0
+    assert stored_and_restored(table)["a"]["n"] == 2.0
 
 
 def test_settled_score_is_computed_once_and_others_are_left() -> None:

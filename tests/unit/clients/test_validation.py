@@ -748,9 +748,9 @@ def test_round_of_excluded_clients_does_not_change_server() -> None:
 def test_run_state_of_older_version_has_no_strikes() -> None:
     run_state = RunState(strikes={"a": 2})
     stored = run_state.to_json()
-    assert from_json(0, stored, run_state.table()).strikes == {"a": 2}
+    assert from_json(0, stored, {}, run_state.table()).strikes == {"a": 2}
     del stored["strikes"]
-    assert from_json(0, stored, run_state.table()).strikes == {}
+    assert from_json(0, stored, {}, run_state.table()).strikes == {}
 
 
 def test_upload_with_norm_above_limit_is_rejected() -> None:

@@ -12,7 +12,7 @@ from atoll.clients.run_stores import RunStores
 from atoll.clients.state_store import MemoryStore
 from atoll.core.contract import Contract, Messages
 from atoll.core.payloads import Nothing, about, payload
-from atoll.engine.resume import Checkpointing, Progress, drop_early_end
+from atoll.engine.resume import Checkpointing, Progress
 from atoll.engine.run_state import RunState
 from atoll.errors import AtollError
 from atoll.storage.checkpoint import Checkpoints
@@ -137,7 +137,7 @@ def test_run_on_other_data_is_refused(tmp_path: Path) -> None:
 def test_early_end_is_dropped_and_its_rejections_go_to_the_next_line() -> None:
     lines: list[Any] = [{"round": 2, "rejected": ["x"]}, {"round": 3, "rejected": ["y"], "dropped": ["z"]}]
     run_state = RunState(round=3, lines=lines, rejected=["w"])
-    drop_early_end(run_state, lambda t: (t + 1) % 2 == 0)
+    run_state.drop_early_end(lambda t: (t + 1) % 2 == 0)
 
     assert [line["round"] for line in run_state.lines] == [2]
     assert run_state.rejected == ["y", "w"]

@@ -6,6 +6,7 @@ import shutil
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.disk_crashes import crash_points, disk_full, trouble_at
@@ -44,7 +45,8 @@ def snapshot(checkpoints: Checkpoints, at: int, **clients: float) -> Snapshot:
     """Of round ``at``; clients hold a constant vector each."""
     states = {i: checkpoints.put_state(state(value)) for i, value in clients.items()}
     server = Server({"w": torch.full((3, 2), float(at)), "n": torch.tensor(at)})
-    return Snapshot(at, server, states, {"totals": {"up": 0.1 * at}}, b"rows of round %d" % at)
+    scores = {"after": {"accuracy": np.array([0.1 * at])}}
+    return Snapshot(at, server, states, {"totals": {"up": 0.1 * at}}, b"rows of round %d" % at, scores=scores)
 
 
 def load(checkpoints: Checkpoints) -> Snapshot:
@@ -120,7 +122,7 @@ def test_saving_a_round_again_replaces_it(checkpoints: Checkpoints, tmp_path: Pa
 
 FILES = [
     "server.safetensors", "progress.json", "states.json", "per_client.json", "servers.json", "clients.parquet",
-    "manifest.json", "object",
+    "scores.safetensors", "manifest.json", "object",
 ]  # fmt: skip
 
 
@@ -320,7 +322,7 @@ def test_everything_that_a_checkpoint_names_is_on_disk_before_it_counts(
     before = flushed[: flushed.index("rename")]
     made = {f"checkpoints/new-000007/{path.name}" for path in (tmp_path / "checkpoints" / "round-000007").iterdir()}
     made |= {f"objects/{path.name}" for path in (tmp_path / "objects").iterdir()}
-    assert len(made) == 10  # eight files and two states
+    assert len(made) == 11  # nine files and two states
     assert "all" in before if has_syncfs else made | {"objects", "checkpoints/new-000007"} <= set(before)
     assert flushed[-1] == "checkpoints"  # the renamed entry
 

@@ -1,0 +1,81 @@
+"""Keep payloads of a run as files that are named by the SHA-256 of their bytes, so that each is stored once."""
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+from ..core.payloads import Payload
+from ..core.serialization import WireError, encode
+from ..utils.files import make_folder, write
+
+
+class ObjectStore:
+    """The objects of one run, which its checkpoints share.
+
+    Args:
+        folder: folder of the files; it is made with the first object.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._stored: set[str] | None = None  # names of all objects, once they have been listed
+        self._written: set[str] = set()  # names of objects that this process wrote or compared
+        self._unsynced: set[str] = set()  # names of objects that may not be on the disk yet
+
+    def put(self, payload: Payload) -> str:
+        """Store a payload once, under the digest of its bytes, and return that name."""
+        data = encode(payload)
+        name = sha256(data).hexdigest()
+        if name in self._written:
+            return name
+        path = self._folder / name
+        if not path.exists() or path.read_bytes() != data:
+            make_folder(self._folder)
+            # In place: no checkpoint names an object before it is whole, and an incomplete one is written again.
+            write(path, data, os.O_TRUNC)
+            self._unsynced.add(name)
+        self._written.add(name)
+        if self._stored is not None:
+            self._stored.add(name)
+        return name
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of an object; raise WireError if they are damaged."""
+        data = (self._folder / name).read_bytes()
+        check_digest(f"{self._folder.name}/{name}", data, name)
+        return data
+
+    def compare_again(self) -> None:
+        """Compare objects with their files when they are stored next: others may have changed the files."""
+        self._written.clear()
+
+    def unsynced(self) -> list[Path]:
+        """Return the files, and their folder, that were written since :meth:`mark_synced`."""
+        paths = [self._folder / name for name in self._unsynced]
+        return [*paths, self._folder] if paths else []
+
+    def mark_synced(self) -> None:
+        """Note that all objects are on the disk."""
+        self._unsynced = set()
+
+    def keep(self, used: set[str]) -> None:
+        """Delete all other objects."""
+        if self._stored is None:
+            self._stored = {path.name for path in self._folder.glob("*")}
+        for name in self._stored - used:
+            (self._folder / name).unlink(missing_ok=True)
+        self._stored &= used
+        self._written &= used
+        self._unsynced &= used
+
+
+def check_digest(name: str, data: bytes, wanted: str) -> None:
+    """Raise a WireError if data do not have the SHA-256 ``wanted``; ``name`` is that of the file."""
+    found = sha256(data).hexdigest()
+    if found != wanted:
+        raise WireError(f"{name} has SHA-256 {shorten(found)} where {shorten(wanted)} was written")
+
+
+def shorten(digest: str) -> str:
+    """Return the beginning of a digest, for messages."""
+    return f"{digest[:12]}..."
