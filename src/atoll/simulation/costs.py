@@ -176,23 +176,24 @@ def _measure(method: AnyMethod, pool: ClientPool, seed: int, cohort: int, timed:
     representatives = select_representatives(method, pool)
     size = method.optim.batch_size if isinstance(method, HasOptimiser) else 32
     sizes = [size, size + (size + 1) // 2, 2 * size]
-    runs = [
-        _repeat_dry_run(method, pool, seed, cohort, {i: pool.client(i) for i in representatives}, rows, timed)
-        for rows in sizes
-    ]
+    runs: list[_DryRun] = []
+    for rows in sizes:
+        turns = 1 if runs and runs[0].is_same_every_round else TURNS
+        clients = {i: _with_rows(pool.client(i), rows) for i in representatives}
+        runs.append(_repeat_dry_run(method, pool, seed, cohort, clients, turns, timed))
     optim = method.optim if isinstance(method, HasOptimiser) else None
     optims = optim, method.personal_optim if isinstance(method, HasPersonalOptimiser) else optim
-    turns = {
+    costs = {
         pool.models[i].name: [
             (
-                _fit(optims[0], sizes, [run.spent[t, i, "local"] for run in runs]),
-                _fit(optims[1], sizes, [run.spent[t, i, "personal"] for run in runs]),
+                _fit(optims[0], sizes, [run.of(t, i, "local") for run in runs]),
+                _fit(optims[1], sizes, [run.of(t, i, "personal") for run in runs]),
             )
             for t in range(TURNS)
         ]
         for i in representatives
     }
-    return Costs(turns, runs[-1].spent[TURNS - 1, None, "server"], runs[-1].traffic, optims=optims)
+    return Costs(costs, runs[-1].of(TURNS - 1, None, "server"), runs[-1].traffic[-1], optims=optims)
 
 
 def _fit(optim: Optimiser | None, sizes: Sequence[int], spent: Sequence[float]) -> RowCosts:
@@ -207,11 +208,24 @@ def _fit(optim: Optimiser | None, sizes: Sequence[int], spent: Sequence[float]) 
     return RowCosts(float(fixed), float(batch), float(row))
 
 
-class _DryRun(NamedTuple):
-    """Costs of a dry run by round, client (None for the server) and kind of work, and the bytes of its last round."""
+Spent = Mapping[tuple[int, ClientId | None, str], float]  # by round, client (None for the server) and kind of work
 
-    spent: Mapping[tuple[int, ClientId | None, str], float]
-    traffic: Mapping[str, Traffic]
+
+class _DryRun(NamedTuple):
+    """Costs of a dry run, and the bytes of each of its rounds by architecture."""
+
+    spent: Spent
+    traffic: Sequence[Mapping[str, Traffic]]
+
+    @property
+    def is_same_every_round(self) -> bool:
+        """Whether all rounds cost the same, so that one of them tells what other numbers of rows cost."""
+        same_work = all(cost == self.of(0, i, work) for (_, i, work), cost in self.spent.items())
+        return same_work and all(traffic == self.traffic[0] for traffic in self.traffic)
+
+    def of(self, t: int, i: ClientId | None, work: str) -> float:
+        """Return the costs of round ``t``; those of the last round stand for later ones."""
+        return self.spent.get((min(t, len(self.traffic) - 1), i, work), 0.0)
 
 
 def _repeat_dry_run(
@@ -219,18 +233,25 @@ def _repeat_dry_run(
     pool: ClientPool,
     seed: int,
     cohort: int,
-    whole: Mapping[ClientId, Client],
-    rows: int,
+    clients: Mapping[ClientId, Client],
+    rounds: int,
     timed: bool,
 ) -> _DryRun:
-    clients = {i: _with_rows(client, rows) for i, client in whole.items()}
-    runs = [_measure_dry_run(method, pool, seed, cohort, clients, timed) for _ in range(REPEATS if timed else 1)]
+    runs = [
+        _measure_dry_run(method, pool, seed, cohort, clients, rounds, timed) for _ in range(REPEATS if timed else 1)
+    ]
     spent = {key: median(run.spent[key] for run in runs) for key in runs[0].spent}
-    return _DryRun(defaultdict(float, spent), runs[0].traffic)
+    return runs[0]._replace(spent=spent)
 
 
 def _measure_dry_run(
-    method: AnyMethod, pool: ClientPool, seed: int, cohort: int, clients: Mapping[ClientId, Client], timed: bool
+    method: AnyMethod,
+    pool: ClientPool,
+    seed: int,
+    cohort: int,
+    clients: Mapping[ClientId, Client],
+    rounds: int,
+    timed: bool,
 ) -> _DryRun:
     spent: dict[tuple[int, ClientId | None, str], float] = defaultdict(float)
 
@@ -241,13 +262,12 @@ def _measure_dry_run(
             yield
         spent[r.t, client, work] += time.perf_counter() - started if timed else counter.total
 
-    traffic: dict[str, Traffic] = defaultdict(Traffic)
-    for exchange in dry_run(method, pool, seed, TURNS, cohort, clients, meter):
-        if exchange.round.t == TURNS - 1:
-            name = pool.models[exchange.client].name
-            up, down = traffic[name]
-            traffic[name] = Traffic(up + nbytes(exchange.upload), down + nbytes(exchange.download))
-    return _DryRun(spent, dict(traffic))
+    traffic = [defaultdict[str, Traffic](Traffic) for _ in range(rounds)]
+    for exchange in dry_run(method, pool, seed, rounds, cohort, clients, meter):
+        sent, name = traffic[exchange.round.t], pool.models[exchange.client].name
+        up, down = sent[name]
+        sent[name] = Traffic(up + nbytes(exchange.upload), down + nbytes(exchange.download))
+    return _DryRun(dict(spent), [dict(sent) for sent in traffic])
 
 
 def _with_rows(client: Client, count: int) -> Client:
