@@ -371,7 +371,7 @@ def test_run_state_of_older_version_has_no_faults() -> None:
     for entries, names in ((stored, ("dropped", "not_finite")), (stored["totals"], ("dropped", "empty"))):
         for name in names:
             del entries[name]
-    old = from_json(0, stored, RunState().table())
+    old = from_json(0, stored, {}, RunState().table())
     assert (old.dropped, old.not_finite, old.totals.dropped, old.totals.empty) == ([], [], {}, 0)
 
 

@@ -44,13 +44,16 @@ class LossMeter:
 
     def sums(self) -> Tensor:
         """Return the sum of losses over rows, and the number of rows: float64 ``[2]``, of one client in a vmap."""
-        sums = torch.zeros(2, dtype=torch.float64)
-        for loss, weights in self._steps:
-            rows = weights.sum().double() if isinstance(weights, Tensor) else torch.tensor(float(weights)).double()
-            # A batch of padding alone has no loss, whatever a method's own term makes of it.
-            total = torch.where(rows > 0, loss.double(), 0.0) * rows
-            sums = sums + torch.stack([total.cpu(), rows.cpu()])
-        return sums
+        if not self._steps:
+            return torch.zeros(2, dtype=torch.float64)
+        losses = torch.stack([loss for loss, _ in self._steps]).double()
+        weights = [
+            w.sum() if isinstance(w, Tensor) else torch.tensor(float(w)).to(losses.device) for _, w in self._steps
+        ]
+        rows = torch.stack(weights).double()
+        # A batch of padding alone has no loss, whatever a method's own term makes of it.
+        totals = torch.where(rows > 0, losses, 0.0) * rows
+        return torch.stack([totals.sum(), rows.sum()]).cpu()
 
     def read(self) -> TrainingLoss:
         """Return the losses so far. Only outside of a vmap."""
