@@ -1,7 +1,8 @@
 """A loop in torch as fast as one can write it by hand: one client after the other, without any framework.
 
 Gradients without ``.grad``, updates of all tensors in one call, rows taken by slices, images and kernels with channels
-last, and pooling before what is negative is cut off. No evaluation, no checks and no messages.
+last, and pooling before what is negative is cut off; freed memory stays in the process. No evaluation, no checks and no
+messages.
 """
 
 import numpy as np
