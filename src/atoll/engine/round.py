@@ -142,8 +142,10 @@ def run_round(
         first = next(replies, None)
         # Without a single valid upload, the server's state does not change.
         if first is not None:
+            answers = chain([first], replies)
+            first = None  # The first upload is freed as the others are, before the last client has trained.
             server = aggregate_replies(
-                method, server, chain([first], replies), task, r, seed=seed, guard=policy.guard, fixed=policy.fixed
+                method, server, answers, task, r, seed=seed, guard=policy.guard, fixed=policy.fixed
             )
         # A method may ignore replies, but all clients have to run.
         for _ in replies:
