@@ -20,10 +20,11 @@ from atoll.utils.runtime import kept_memory
 
 from . import __doc__ as ABOUT
 from . import __path__ as FOLDERS
-from . import page
+from . import page, peers_page
 from .targets import target
 
 BUILD = Path(__file__).parents[1] / "build" / "bench.json"
+PEERS = BUILD.with_name("peers.json")
 
 
 def benchmarks() -> dict[str, ModuleType]:
@@ -64,6 +65,8 @@ def shown(figures: Mapping[str, float]) -> Table:
 def main(words: Sequence[str] | None = None) -> None:
     options = _options(words)
     if options.page:
+        if PEERS.exists():
+            peers_page.keep(json.loads(PEERS.read_text()))
         page.write(json.loads(options.out.read_text()))
         return
     figures = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from . import plot
+from . import peers_page, plot
 from .targets import target
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -28,8 +28,8 @@ def write(figures: Mapping[str, float]) -> None:
 
 
 def filled(text: str) -> str:
-    """The page with the table of what was measured last."""
-    return PLACE.sub(lambda _: table(json.loads(MEASURED.read_text(encoding="utf-8"))), text)
+    """The page with the tables of what was measured last."""
+    return peers_page.filled(PLACE.sub(lambda _: table(json.loads(MEASURED.read_text(encoding="utf-8"))), text))
 
 
 def table(measured: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import pytest
 from support.paths import ROOT
 
 from benchmarks import __main__ as harness
-from benchmarks import many_clients, method_cost, overhead, page, plot, scale, timing
+from benchmarks import many_clients, method_cost, overhead, page, peers_page, plot, scale, timing
 from benchmarks.targets import Target, target
 
 OWN = {
@@ -179,3 +179,24 @@ def test_plot_draws_figures_that_benchmarks_give() -> None:
     costs = {f"cost.{name}" for name in method_cost.SIZES}
     clients = {f"growth.registered_clients_{n}" for n in many_clients.CLIENTS[1:]}
     assert named <= costs | clients
+
+
+def test_table_of_peers_by_hand() -> None:
+    measured = {"version": "1.2", "cpu": 0.25, "ratio": [2.0, 1.5, 2.5], "accuracy": 0.9}
+    found = {"W1": {"peer": measured, "loop": {**measured, "ratio": None}}, "W2": {"peer": {"failed": "no room"}}}
+
+    assert peers_page.table(found).splitlines() == [
+        "| contender | version | W1 | W2 | accuracy |",
+        "| --- | --- | --- | --- | --- |",
+        "| peer | 1.2 | 0.25 s, 2.00 (1.50 to 2.50) | failed | 0.900, – |",
+        "| loop | 1.2 | 0.25 s | – | 0.900, – |",
+    ]
+
+
+def test_performance_page_shows_all_peers_that_were_measured() -> None:
+    found = json.loads(peers_page.MEASURED.read_text(encoding="utf-8"))
+    shown = peers_page.PLACE.search(page.PAGE.read_text(encoding="utf-8"))
+
+    assert shown is not None
+    assert {"fedlab", "pfl", "fluke", "fedjax", "flower"} <= {name for rows in found.values() for name in rows}
+    assert all(f"| {name} |" in shown[0] for rows in found.values() for name in rows)
