@@ -304,6 +304,14 @@ def test_connections_with_one_key_leave_places_for_other_keys() -> None:
     assert held.recognise("south's address", "south")
 
 
+def test_places_of_all_keys_together_are_limited() -> None:
+    held = places.Places()
+
+    got = [held.enter(f"address {n}") and held.recognise(f"address {n}", f"key {n}") for n in range(500)]
+
+    assert sum(got) == places.MAX_CONNECTIONS - places.MAX_STRANGERS
+
+
 def test_addresses_of_one_network_of_ipv6_are_one_stranger() -> None:
     held = places.Places()
 
