@@ -259,7 +259,8 @@ def main(folder: Path, shared: Path | None) -> None:
     site = read_site(folder)
     site.state.mkdir(mode=0o700, exist_ok=True)
     site.state.chmod(0o700)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
     with (site.state / "worker.lock").open("w") as lock:  # The lock ends with the process.
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
