@@ -8,6 +8,7 @@ ignored. Otherwise every other column is a number, a date or a category, by its 
 its training rows (`atoll.data.tables.preparation`).
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -172,7 +173,7 @@ def _table(path: Path, request: TableRequest, least: int = 2) -> pa.Table:
     with reading(path):
         table = read_arrow(path, request.schema)
         names = table.column_names  # raises UnicodeDecodeError, a ValueError, if names are not UTF-8
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise AtollError(f"{path} has several columns called {twice[0]!r}: rename them.")
     for name in names if path.suffix == ".csv" else ():
