@@ -21,7 +21,7 @@ from ..data.federated_dataset import FederatedDataset, fingerprint
 from ..data.partition.specs import resolve
 from ..data.seeding import stream
 from ..data.subset import keep_rows
-from ..data.tables.federated import Preparations
+from ..data.tables.preparations import Preparations
 from ..data.transforms import preset
 from ..errors import AtollError
 from ..methods import _registry

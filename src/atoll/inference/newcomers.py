@@ -25,8 +25,8 @@ from ..data.federated_dataset import FederatedDataset, fingerprint
 from ..data.loading import load
 from ..data.seeding import stream
 from ..data.tables.columns import recode
-from ..data.tables.federated import Preparations
 from ..data.tables.preparation import fit
+from ..data.tables.preparations import Preparations
 from ..data.tables.statistics import measure
 from ..data.transforms import Transform, preset
 from ..engine.result import Result
