@@ -20,6 +20,7 @@ from ..data.federate import federate
 from ..data.federated_dataset import FederatedDataset, fingerprint
 from ..data.partition.specs import resolve
 from ..data.seeding import stream
+from ..data.split import resolve as resolve_split
 from ..data.subset import keep_rows
 from ..data.tables.preparations import Preparations
 from ..data.transforms import preset
@@ -104,6 +105,7 @@ def build_setup(
     data = load_data(config) if dataset is None else check_task(dataset, config)
     config = replace(config, data_digest=_check_digest(config, data))
     config = replace(config, partition=resolve(config.partition, data.owner_train is not None))
+    config = replace(config, split=resolve_split(config.split, data))
     own_public = 0 if config.public_data else config.public
     federation = federate(
         data,

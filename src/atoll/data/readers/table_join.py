@@ -74,6 +74,7 @@ def join_files(files: Sequence[TableFile], request: TableRequest, owners: Sequen
         columns=columns,
         target_bounds=() if request.one_label else tuple(request.schema.bounds.get(name) for name in files[0].names),
         notes=tuple(notes),
+        names_test_rows=not train.all(),
     )
 
 
