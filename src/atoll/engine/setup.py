@@ -121,6 +121,8 @@ def build_setup(
     federation, newcomers = federation.split_off(config.newcomers) if config.newcomers else (federation, None)
     config = replace(config, device=resolve_device(config))
     federation, preparations = prepare_tables(config, method, federation)
+    told = preparations.notes(federation)
+    federation = replace(federation, notes=(*federation.notes, *told))
     data = federation.dataset
     pool = _pool(config, method, federation, preparations, nets)
     pool = replace(pool, metrics=load_user_metrics(config, data.problem, measures))
@@ -140,7 +142,7 @@ def build_setup(
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
     neighbours = read_topology(config.topology, pool.ids)
-    notes += (*preparations.notes(federation), *describe_cohorts(config, len(pool.ids)))
+    notes += (*told, *describe_cohorts(config, len(pool.ids)))
     return Setup(config, method, federation, pool, devices, newcomers, preparations, neighbours, notes)
 
 
