@@ -276,7 +276,7 @@ def _read_table(path: Path, request: _Request) -> RawDataset:
             get("owner"),
             tuple(name for name in get("ignore", "").split(",") if name),
             Schema() if schema is None else read_schema(schema),
-            one_label=request.task in (None, Classes.task),
+            task=request.task or Classes.task,
             unlike=request.unlike,
             classes=tuple(request.order() or ()),
         ),
