@@ -24,8 +24,8 @@ from ...core.traits import Need
 from ...data.dataset import Array
 from ...data.federated_dataset import FederatedDataset
 from ...data.tables.agreed_labels import UnnamedClass, with_class_names, with_target_unit
-from ...data.tables.federated import Preparations
 from ...data.tables.preparation import fit
+from ...data.tables.preparations import Preparations
 from ...data.tables.statistics import measure
 from ...data.transforms import preset
 from ...engine.model_factory import ModelFactory, NotAdmitted
