@@ -6,7 +6,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import INK, SERIES, WIDE, styled
+from ..style import INK, SERIES, WIDE, set_value, styled
 from .axes import entitle, grid, label, short
 
 GAIN, LOSS = SERIES[0], SERIES[1]
@@ -35,7 +35,7 @@ def gains(found: Sequence[Gains], quantity: str, width: float = WIDE) -> Figure:
     high = max(0.0, *(gap for one in found for gap in one.by_client.values()))
     room = 0.18 * ((high - low) or 1.0)
     for ax, one in zip(axes, found, strict=True):
-        _bars(ax, list(one.by_client.values()))
+        _bars(ax, one.by_client)
         ax.set_ylim(low - room, high + room)
         entitle(ax, one.title)
         names = [short(name, 12) for name in one.by_client] if named else []
@@ -44,9 +44,12 @@ def gains(found: Sequence[Gains], quantity: str, width: float = WIDE) -> Figure:
     return fig
 
 
-def _bars(ax: Axes, gaps: Sequence[float]) -> None:
+def _bars(ax: Axes, by_client: Mapping[str, float]) -> None:
+    gaps = list(by_client.values())
     colours = [LOSS if gap < 0 else GAIN for gap in gaps]
-    ax.bar(range(len(gaps)), gaps, width=0.8 if len(gaps) <= NAMED else 1.0, color=colours)
+    bars = ax.bar(range(len(gaps)), gaps, width=0.8 if len(gaps) <= NAMED else 1.0, color=colours)
+    for bar, (client, gap) in zip(bars, by_client.items(), strict=True):
+        set_value(bar, f"client {client}: {gap:+.2f}")
     lose, gain = sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps)
     ax.text(0.02, 0.05, f"{lose} lose", color=LOSS, transform=ax.transAxes)
     ax.text(0.98, 0.92, f"{gain} gain", color=GAIN, transform=ax.transAxes, ha="right")
