@@ -15,7 +15,7 @@ R = TypeVar("R")
 _SWITCHES = {"--resume": "resume", "--force": "force"}
 _OTHERS = {"--seeds": "seeds", "--grid": "grid", "--shots": "shots", "--repeats": "repeats", "--scale": "scale"}
 # A command in backticks stays as it is. A value is a number, a word in capitals, or one with a colon, such as iid:0.5.
-_WORDS = re.compile(r"`[^`]*`|(?P<option>--[a-z]+(?:-[a-z]+)*)(?: (?P<value>\d[\d.e-]*\b|[A-Z]+\b|[a-z]+:[\w.=]+))?")
+_WORDS = re.compile(r"`[^`]*`|(?P<option>--[a-z]+(?:-[a-z]+)*)(?: (?P<value>\d[\d.e-]*\b|[A-Z]+\b|[a-z]+:[\w.=]*\w))?")
 
 
 def in_python(function: Callable[P, R]) -> Callable[P, R]:

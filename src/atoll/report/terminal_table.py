@@ -11,7 +11,7 @@ from rich.table import Table
 from ..core.criterion import ACCURACY
 from .table import AVERAGED, WITHOUT_MODEL, Column, Row, cell, columns, leaders
 
-NAME = 18  # letters of a method's name before it folds
+NAME = 14  # letters of a method's name before it folds
 
 
 def print_table(console: Console, rows: Sequence[Row]) -> None:
