@@ -64,7 +64,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # one run for each part of the engine th
     "heterogeneous": {"method": "fedproto", "models": ["mlp_a", "cnn_a"], "width": 32, "rows": 600},
     "augmented": {"method": "local", "models": ["cnn_a"], "rows": 400, "transform": "liping_aug"},
     "wait-free": {"method": "scd", "wait_free": True},
-    "newcomers": {"method": "fedavg", "newcomers": 1},
+    "new_clients": {"method": "fedavg", "new_clients": 1},
 }
 
 

@@ -83,7 +83,7 @@ def pages() -> dict[str, str]:
         "ref-methods.md": methods_page(),
         "results.md": results_page(),
         README: with_generated_part(README, readme_verdicts()),
-        NEW_CLIENTS: with_generated_part(NEW_CLIENTS, newcomers_table()),
+        NEW_CLIENTS: with_generated_part(NEW_CLIENTS, new_clients_table()),
         OTHER_TASKS: with_generated_part(OTHER_TASKS, tasks_table()),
         CODE_MAP: with_generated_part(CODE_MAP, modules_list()),
         SECURITY: with_generated_part(SECURITY, boundaries_table()),
@@ -188,16 +188,16 @@ def _sites_row(entry: dict[str, Any]) -> list[str]:
     return [*head, f"{total:.2f}", *(f"{100 * seconds / total:.0f} %" for seconds in entry["steps"].values())]
 
 
-# -- newcomers --------------------------------------------------------------------------------------------------------
+# -- new clients -------------------------------------------------------------------------------------------------------
 
 
-def newcomers_table() -> str:
+def new_clients_table() -> str:
     """What a client that comes after the run receives from each method, by the fields of its message."""
     head = ("method", "what a new client receives", "what it does", "server model")
-    return table(head, (_newcomer_row(name, cls()) for name, cls in _registry.methods().items()))
+    return table(head, (_new_client_row(name, cls()) for name, cls in _registry.methods().items()))
 
 
-def _newcomer_row(name: str, method: Any) -> list[str]:
+def _new_client_row(name: str, method: Any) -> list[str]:
     if isinstance(method, ClosedToNewClients) and (reason := method.why_closed()):
         return [code(name), f"nothing: {reason}", "refused", ""]
     downloads = [messages.download for messages in contract(method).exchanges]

@@ -1,4 +1,4 @@
-"""Compare three methods on ten clients with unlike data, then use one client's personal model.
+"""Compare three methods on ten clients with different data, then use one client's personal model.
 
 python examples/quickstart.py
 """

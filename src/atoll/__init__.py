@@ -51,7 +51,13 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    found = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    if not isinstance(found, type):
+        from .config.python_words import in_python
+
+        found = in_python(found)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

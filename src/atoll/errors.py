@@ -11,15 +11,16 @@ class AtollError(Exception):
     """
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> AtollError:
+def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> AtollError:
     """Return the error for an unknown name, with the nearest known name or a list of all.
 
     Args:
         kind: what the name stands for, such as ``"method"``.
         name: the name that was given.
         known: the names that would have been right.
+        where: where it was given, such as ``"in plan.yaml"``.
     """
     names = sorted(known)
     near = get_close_matches(name, names, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
-    return AtollError(f"Unknown {kind} {name!r}. {hint}")
+    return AtollError(f"Unknown {kind} {name!r}{where and f' {where}'}. {hint}")

@@ -223,6 +223,6 @@ def test_settings_out_of_range_are_refused(bad: dict[str, float], said: str) -> 
 
 @pytest.mark.parametrize("scope", ["head", "all"])
 def test_vmap_equals_loop(scope: str) -> None:
-    """The first time, the second (clients stop after unlike numbers of passes), and later ones."""
+    """The first time, the second (clients stop after different numbers of passes), and later ones."""
     method = FedALA(toy_models.RICH, sample=0.7, scope=scope, window=2, still=0.01, most_passes=6)
     toy_models.check_vmap(method, toy_models.mlp(), rounds=4)

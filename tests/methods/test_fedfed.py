@@ -26,7 +26,7 @@ from atoll.methods._autoencoder import build_autoencoder, reconstruct
 from atoll.methods._class_sampling import balanced_sampler
 from atoll.methods.fedavg import FedAvg
 from atoll.methods.fedavg import Global as Average
-from atoll.methods.fedfed import DISTIL, MIX, SHARE, Desk, FedFed, Global, State, Update
+from atoll.methods.fedfed import DISTIL, MIX, SHARE, FedFed, Global, PerClient, State, Update
 
 CLIENT = toy_models.random_client(9, 1, toy_models.mlp())
 TASK = toy_models.task(CLIENT.model)
@@ -255,11 +255,11 @@ def test_labels_go_with_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_that_was_absent_is_still_sent_the_pool() -> None:
     method, server = fedfed(), at(5, pool=pool_of(0, 1, 2))
-    assert method.broadcast_per_client(server, Desk(False), "a", TASK, Round(0), key(0)).pool == server.pool
-    assert method.broadcast_per_client(server, Desk(True), "a", TASK, Round(0), key(0)).pool == {}
+    assert method.broadcast_per_client(server, PerClient(False), "a", TASK, Round(0), key(0)).pool == server.pool
+    assert method.broadcast_per_client(server, PerClient(True), "a", TASK, Round(0), key(0)).pool == {}
     reply = Reply("a", Update({}, {}, CLIENT.n))
     for rounds, informed in ((1, False), (2, False), (3, True)):
-        assert method.serve_client(at(rounds), Desk(False), reply, TASK, Round(0), key(0))[1].informed is informed
+        assert method.serve_client(at(rounds), PerClient(False), reply, TASK, Round(0), key(0))[1].informed is informed
 
 
 # -- step 3: features are mixed in ------------------------------------------------------------------------------------

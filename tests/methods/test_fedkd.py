@@ -311,7 +311,7 @@ def test_a_change_is_smaller_than_the_whole() -> None:
     result = run("fedkd")
     method, task = result.setup.method, result.pool.task()
     known, new = (
-        method.broadcast(result.server, i, task, Round(3), key(0)) for i in (result.pool.ids[0], "a newcomer")
+        method.broadcast(result.server, i, task, Round(3), key(0)) for i in (result.pool.ids[0], "a new client")
     )
     assert nbytes(known) < 0.6 * nbytes(new)
     assert nbytes(new) == sum(4 * v.numel() for v in result.server.params.values()) + 8

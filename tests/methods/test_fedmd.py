@@ -205,7 +205,7 @@ def test_without_digest_and_first_training_it_is_local() -> None:
     assert FedMD().reduces_to() is None
 
 
-def test_newcomers_and_old_hands_train_side_by_side() -> None:
+def test_new_clients_and_old_hands_train_side_by_side() -> None:
     """With three of five clients a round, some get first = True and others not: one batched call cannot serve both."""
     made = setup("fedmd", rate=0.6)
     task, kept = made.pool.task(), []

@@ -30,7 +30,7 @@ from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.methods._distillation import batches_with_public
 from atoll.methods._factory import make
-from atoll.methods.fedpd import Desk, Features, FedPD, Knowledge, Server, State
+from atoll.methods.fedpd import Features, FedPD, Knowledge, PerClient, Server, State
 from atoll.methods.local import Local
 from atoll.methods.local import State as Alone
 from atoll.storage.run_dir import RunDir
@@ -64,7 +64,7 @@ def server_task(a: int = 4, b: int = 4) -> Task:
 
 def ensemble(
     method: FedPD, t: Task, rounds: list[dict[ClientId, Tensor]], store: MemoryStore | None = None
-) -> tuple[Server, dict[ClientId, Desk]]:
+) -> tuple[Server, dict[ClientId, PerClient]]:
     """The server after first exchanges in which it got these features, and its states for each client."""
     server_side = ServerSideStates(method, t, 0, store or MemoryStore())
     server = method.init_server(t, key(0))
@@ -74,12 +74,12 @@ def ensemble(
     return server, {i: server_side.get(i) for i in t.clients}
 
 
-def sent(per_client: Desk) -> Tensor:
+def sent(per_client: PerClient) -> Tensor:
     assert per_client.sent is not None
     return per_client.sent
 
 
-def told(method: FedPD, server: Server, per_client: Desk, to: ClientId, t: Task) -> Tensor:
+def told(method: FedPD, server: Server, per_client: PerClient, to: ClientId, t: Task) -> Tensor:
     """What a client receives in the second exchange."""
     z = method.teach(server, per_client, to, t, Round(0, 1), key(0)).z
     assert z is not None
@@ -263,7 +263,7 @@ def test_a_step_of_the_server_by_hand() -> None:
     """
     server_model = Model(toy_models.Net(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)))
     t = Task(server_model, Classes(2), ("a", "b"), None, torch.ones(1, 1), {}, {"a": server_model, "b": server_model})
-    per_client = Desk({"body.weight": torch.tensor([[2.0]]), "head.weight": torch.tensor([[1.0]])}, None)
+    per_client = PerClient({"body.weight": torch.tensor([[2.0]]), "head.weight": torch.tensor([[1.0]])}, None)
     server, reply = Server({"body.weight": torch.tensor([[1.0]])}, {}), Reply("a", Features(torch.tensor([[5.0]])))
     method = FedPD(server=toy_models.PLAIN)
     share, after = method.train_server_model(server, per_client, reply, t, Round(0), key(0))
@@ -446,4 +446,4 @@ def test_resuming_and_desks_on_disk_change_nothing(tmp_path: Path) -> None:
             run_experiment(short, folder)
             resumed = run_experiment(made, folder)
         assert resumed.summary["digest"] == whole.summary["digest"]
-        assert all(isinstance(resumed.stores.server_side.get(i), Desk) for i in made.pool.ids)
+        assert all(isinstance(resumed.stores.server_side.get(i), PerClient) for i in made.pool.ids)

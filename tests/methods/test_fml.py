@@ -175,7 +175,7 @@ def normed(width: int, seed: int) -> Model:
 
 
 def test_each_model_keeps_its_own_running_statistics() -> None:
-    """Two models with buffers of the same names and unlike shapes, two epochs of two batches."""
+    """Two models with buffers of the same names and different shapes, two epochs of two batches."""
     c = toy_models.random_client(8, 1, normed(4, 0), proxy=normed(5, 3))
     assert_apart(FML(toy_models.RICH, **ALONE), c)
     up, state = joined(FML(toy_models.RICH), c)

@@ -259,15 +259,15 @@ def test_the_distance_is_from_the_download_and_moves_personal_models_only() -> N
 
 def test_a_new_client_tunes_the_global_model() -> None:
     """Two epochs of plain training from it, on the client's rows."""
-    server, newcomer = Global(moved(CLIENT.model.init(), 0.2), {}), toy_models.random_client(6, 5, toy_models.mlp())
+    server, new_client = Global(moved(CLIENT.model.init(), 0.2), {}), toy_models.random_client(6, 5, toy_models.mlp())
     with torch.no_grad():
-        state = scd(adapt_epochs=2).adapt(server, newcomer, key(3))
-        expected = toy_models.RICH.fit(objective(newcomer.model), server.params, newcomer, key(3))
-        same = scd(adapt_epochs=0).adapt(server, newcomer, key(3))
+        state = scd(adapt_epochs=2).adapt(server, new_client, key(3))
+        expected = toy_models.RICH.fit(objective(new_client.model), server.params, new_client, key(3))
+        same = scd(adapt_epochs=0).adapt(server, new_client, key(3))
     toy_models.assert_same(state, State(expected))
     toy_models.assert_same(same, State(server.params))
     before, after = (
-        float(nn.functional.cross_entropy(newcomer.model(p, newcomer.x), newcomer.y))
+        float(nn.functional.cross_entropy(new_client.model(p, new_client.x), new_client.y))
         for p in (server.params, state.params)
     )
     assert after < before

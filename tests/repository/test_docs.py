@@ -13,7 +13,6 @@ import re
 import shlex
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache
 from html.parser import HTMLParser
@@ -217,10 +216,8 @@ def page_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which a reader of the tutorial has put the blocks of the steps 1 to 5 into a file."""
     page = (DOCS / "tutorial-write-a-method.md").read_text(encoding="utf-8")
-    outside, _, inside = page.partition("## 1.")[2].partition("## 6.")[0].partition("## 3.")
-    blocks = re.findall(r"^```python\n(.*?)^```", outside, re.M | re.S)
-    functions = re.findall(r"^```python\n(.*?)^```", inside, re.M | re.S)
-    blocks += [textwrap.indent(textwrap.dedent(function), "    ") for function in functions]
+    steps = page.partition("## 1.")[2].partition("## 6.")[0]
+    blocks = re.findall(r"^```python\n(.*?)^```", steps, re.M | re.S)
     (tmp_path / "shared_head.py").write_text("\n".join(blocks))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

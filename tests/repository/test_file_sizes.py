@@ -29,7 +29,7 @@ REASONS = {
     "engine/setup.py": "one function with its steps in order",
     "experiments/runner.py": "runs in this process and in others, with one way to stop both",
     "inference/models.py": "trained models of a run, opened from its folder",
-    "inference/newcomers.py": "one plan and its set-up",
+    "inference/new_clients.py": "one plan and its set-up",
     "methods/fedpd.py": "three ablations that are methods of their own in the paper",
     "report/figures/metrics.py": "all figures that need metrics alone",
     "simulation/costs.py": "one count of operations, by kinds of layers",

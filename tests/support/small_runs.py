@@ -21,7 +21,7 @@ FEW_ROWS: dict[str, dict[str, Any]] = {"fedapen": {"settings": {"share": 0.4}}}
 
 @cache
 def setup(name: str, **changes: Any) -> Setup:
-    """Build a federation of five clients with unlike numbers of rows, so that batches are padded under vmap.
+    """Build a federation of five clients with different numbers of rows, so that batches are padded under vmap.
 
     Few steps keep trials short, and differences in the last digit from growing.
     """

@@ -138,7 +138,7 @@ def parse(text: str) -> Rule:
     """
     name = text.partition(":")[0]
     if name not in RULES:
-        raise unknown("rule for --robust", name, RULES)
+        raise unknown("rule", name, RULES, "for --robust")
     rule: Rule = RULES[name](*RULES[name].form.parse("--robust", text, skip=1))
     return rule
 

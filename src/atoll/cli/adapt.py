@@ -19,7 +19,7 @@ from .console import console, counted, progress, quiet_option
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @click.option("--data", help="Data of the new clients, as --data of a run. Owners in it are clients.")
 @click.option(
-    "--newcomers", is_flag=True, help="Adapt to the clients that stayed out of the run (its own --newcomers)."
+    "--new-clients", is_flag=True, help="Adapt to the clients that stayed out of the run (its own --new-clients)."
 )
 @click.option("--shots", default="1,2,5,10,all", show_default=True, help="Training rows of each class.")
 @click.option("--repeats", type=int, default=1, show_default=True, help="Number of draws of rows and orders.")
@@ -30,10 +30,11 @@ from .console import console, counted, progress, quiet_option
 @click.option("--clients", type=click.IntRange(min=1), help="Number of new clients that the data are divided among.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of rows and orders.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: adapt in RUN]")
+@click.option("--force", is_flag=True, help="Replace the new clients that are in the folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @quiet_option
 def adapt(
-    run: Path, data: str | None, newcomers: bool, settings: tuple[str, ...], out: Path | None, as_json: bool,
+    run: Path, data: str | None, new_clients: bool, settings: tuple[str, ...], out: Path | None, as_json: bool,
     quiet: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Train personal models for clients that were not in RUN, from the state of its server.
@@ -41,12 +42,12 @@ def adapt(
     The server's state does not change. Each model is compared with one trained alone on the same rows by as many
     operations, and with the server's model if the method has one. `atoll predict` and `atoll export` accept the folder.
     """
-    if newcomers == (data is not None):
+    if new_clients == (data is not None):
         raise AtollError(
-            "Give either --data with the rows of new clients, or --newcomers for the clients left out of the run."
+            "Give either --data with the rows of new clients, or --new-clients for the clients left out of the run."
         )
     with progress(quiet or as_json) as bars:
-        watch = counted(bars, "newcomers")
+        watch = counted(bars, "new clients")
         changes = dict(parse_pair("--set", text) for text in settings)
         made = adapt_run(run, data, settings=changes, out=out or run / "adapt", watch=watch, **options)
     for note in made.notes:

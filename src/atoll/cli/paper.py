@@ -17,6 +17,7 @@ from ..experiments.papers import SCALES, Recipe
 from ..experiments.reproduction import FIGURES
 from ..experiments.sweep import Follow
 from ..report.sheets import Sheet
+from ..report.wording import count
 from ..storage.metrics import RoundMetrics
 from ..utils.files import to_json
 from ..utils.parsing import Json
@@ -108,9 +109,8 @@ def _print_recipe(recipe: Recipe) -> None:
     for scale in recipe.scales.values():
         planned = plan_runs(recipe, scale, reproduction.WHERE)
         cases = list(dict.fromkeys(p.case for p in planned))
-        out.print(
-            f"[bold]{scale.name}[/]: {len(planned)} runs; {len(cases)} cases; seeds {list(scale.seeds)}. {scale.note}"
-        )
+        size = f"{count(len(planned), 'run')}; {count(len(cases), 'case')}; seeds {list(scale.seeds)}"
+        out.print(f"[bold]{scale.name}[/]: {size}. {scale.note}")
     ran = (f"{shown} ({said.run})" for shown, said in recipe.methods.items())
     out.print(f"methods: {', '.join(ran)}")
     if recipe.figures:

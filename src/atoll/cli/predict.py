@@ -1,6 +1,8 @@
 """``atoll predict``: predict with the models of a run."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from ..core.problems import Labels, NextToken, Numbers, Problem
 from ..errors import AtollError
 from ..inference.models import TrainedModels, open_run
-from ..inference.raw_rows import read_raw_rows
+from ..inference.raw_rows import describe_conversion, read_raw_rows
 from ..utils.files import to_json
 from .console import console
 
@@ -69,21 +71,24 @@ def predict(run: Path, inputs: tuple[Path, ...], client: str | None, which: str,
 
     FILE is a table (.csv or .parquet) with the columns of the run's data set, an image, or a NumPy file (.npy) with raw
     rows as the data set of the run has them. Rows of another type or scale are refused. Without a file, the test rows
-    of the client are predicted. With SITE_DIR, the folder of a site, the model is that of the site's latest run.
+    of the client are predicted, and the truth is shown beside. With SITE_DIR, the folder of a site, the model is that
+    of the site's latest run.
     """
     models = open_models(run, which)
     whose = models.client(client)
     rows = _rows(models, whose, inputs)
     with torch.no_grad():
-        values = _values(models.pool.problem, models.personal(whose)(rows[1]))
+        values = _values(models.pool.problem, models.personal(whose)(rows.x))
     named = [dict(zip(models.data.classes, v, strict=True)) for v in values.tolist()]
     numbers = isinstance(models.pool.problem, Numbers)
     print_round(models, which)
     if as_json:
         entry = "prediction" if numbers else "probabilities"
-        click.echo(to_json([{"row": name, entry: v} for name, v in zip(rows[0], named, strict=True)], indent=1))
+        truths = [{}] * len(named) if rows.truth is None else [{"true": t} for t in rows.truth]
+        listed = zip(rows.names, truths, named, strict=True)
+        click.echo(to_json([{"row": name, **truth, entry: v} for name, truth, v in listed], indent=1))
     else:
-        console().print(_number_table(rows[0], named) if numbers else _table(rows[0], named, top, models.pool.problem))
+        console().print(_number_table(rows, named) if numbers else _table(rows, named, top, models.pool.problem))
 
 
 def _values(problem: Problem, outputs: Tensor) -> Tensor:
@@ -95,37 +100,68 @@ def _values(problem: Problem, outputs: Tensor) -> Tensor:
     return (outputs[:, -1] if isinstance(problem, NextToken) else outputs).softmax(1)
 
 
-def _rows(models: TrainedModels, client: str, inputs: tuple[Path, ...]) -> tuple[list[str], torch.Tensor]:
+class Rows(NamedTuple):
+    """Rows to predict: names, prepared inputs, and of test rows the truth."""
+
+    names: list[str]
+    x: Tensor
+    truth: Sequence[object] | None = None
+
+
+def _rows(models: TrainedModels, client: str, inputs: tuple[Path, ...]) -> Rows:
     if not inputs:
-        x = models.pool.test[models.pool.position(client)].x
-        if not len(x):
+        test = models.pool.test[models.pool.position(client)]
+        if not len(test.x):
             raise AtollError(f"Client {client!r} has no test rows. Give a file to predict.")
-        return [f"test row {i}" for i in range(len(x))], x
+        names = [f"test row {i}" for i in range(len(test.x))]
+        return Rows(names, test.x, truth_of(models.pool.problem, test.y, models.data.classes))
     names: list[str] = []
     parts = []
     for path in inputs:
         rows = read_raw_rows(path, models.data, models.preparation(client))
         names += [f"{path}[{i}]" if len(rows) > 1 else str(path) for i in range(len(rows))]
         parts.append(models.prepared(rows, client))
-    return names, torch.cat(parts)
+        if note := describe_conversion(path, models.data):
+            click.echo(f"Note: {note}", err=True)
+    return Rows(names, torch.cat(parts))
 
 
-def _number_table(names: list[str], numbers: list[dict[str, float]]) -> Table:
+def truth_of(problem: Problem, y: Tensor, classes: Sequence[str]) -> list[object]:
+    """Return the true class, labels, numbers or next token of each row."""
+    if isinstance(problem, Numbers):
+        return [dict(zip(classes, row, strict=True)) for row in y.reshape(len(y), -1).tolist()]
+    if isinstance(problem, Labels):
+        return [[name for name, has in zip(classes, row, strict=True) if has] for row in y.tolist()]
+    return [classes[int(label)] for label in (y[:, -1] if isinstance(problem, NextToken) else y)]
+
+
+def _number_table(rows: Rows, numbers: list[dict[str, float]]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("row")
     for target in numbers[0]:
-        table.add_column(target, justify="right")
-    for name, each in zip(names, numbers, strict=True):
-        table.add_row(name, *(f"{value:.6g}" for value in each.values()))
+        for title in (target, *([f"true {target}"] if rows.truth else [])):
+            table.add_column(title, justify="right")
+    for at, (name, each) in enumerate(zip(rows.names, numbers, strict=True)):
+        truth: Any = rows.truth[at] if rows.truth else {}
+        pairs = ((value, *([truth[target]] if truth else [])) for target, value in each.items())
+        table.add_row(name, *(f"{value:.6g}" for pair in pairs for value in pair))
     return table
 
 
-def _table(names: list[str], chances: list[dict[str, float]], top: int, problem: Problem) -> Table:
+def _table(rows: Rows, chances: list[dict[str, float]], top: int, problem: Problem) -> Table:
     table = Table(box=None, pad_edge=False)
-    first = {Labels.task: "label", NextToken.task: "next token"}.get(problem.task, "class")
-    for title in ("row", first, *(f"{i}." for i in range(2, min(top, len(chances[0])) + 1))):
+    noun = {Labels.task: "label", NextToken.task: "next token"}.get(problem.task, "class")
+    ranks = [f"{i}{({2: 'nd', 3: 'rd'}).get(i, 'th')}" for i in range(2, min(top, len(chances[0])) + 1)]
+    for title in ("row", *([f"true {noun}"] if rows.truth else []), noun, *ranks):
         table.add_column(title)
-    for name, p in zip(names, chances, strict=True):
+    for at, (name, p) in enumerate(zip(rows.names, chances, strict=True)):
         ranked = sorted(p, key=lambda c: -p[c])[:top]
-        table.add_row(name, *(f"{repr(c) if first == 'next token' else c} {p[c]:.1%}" for c in ranked))
+        truth = [_in_words(rows.truth[at], noun)] if rows.truth else []
+        table.add_row(name, *truth, *(f"{_in_words(c, noun)} {p[c]:.1%}" for c in ranked))
     return table
+
+
+def _in_words(label: object, noun: str) -> str:
+    if isinstance(label, list):
+        return ", ".join(label) or "none"
+    return repr(label) if noun == "next token" else str(label)

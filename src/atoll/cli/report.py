@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
+from ..errors import AtollError
 from ..report import figures, html, sheets, speedup, table, table_export
 from ..report.checklist import reproducibility_checklist
 from ..report.figures.base import by_case
@@ -70,6 +71,8 @@ def report(
     requests = [figures.parse_request(kind) for kind in (*kinds, *(["ranks"] if ranks else []))]
     for path in files:
         sheets.check_form(path)
+    if columns and not files:
+        raise AtollError("--columns chooses the columns of --export, which is not given. Add --export table.tex.")
     loaded = [run_reader.load(path) for path in run_reader.find(paths)]
     if as_json:
         click.echo(to_json([dict(run.summary) for run in loaded], indent=1))

@@ -18,7 +18,7 @@ def from_dict(values: Mapping[str, object], where: str = "the configuration") ->
     known = {f.name for f in fields(Config)}
     for name in values:
         if name not in known:
-            raise unknown(f"entry in {where}", str(name), known)
+            raise unknown("entry", str(name), known, f"in {where}")
     return Config(**values)  # type: ignore[arg-type]  # Config checks the types of all values.
 
 

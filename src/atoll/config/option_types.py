@@ -13,7 +13,7 @@ class RunOptions(TypedDict, total=False):
     rows: int | None
     test_rows: int | None
     clients: int | None
-    newcomers: int
+    new_clients: int
     partition: str
     shift: str | None
     split: str

@@ -77,7 +77,7 @@ class Config:
     clients: int | None = option(
         None, "number of clients; default: 10, or all clients that the partition names", group=DATA, least=1
     )
-    newcomers: int = option(
+    new_clients: int = option(
         0, "number of clients, the last ones, that stay out of the run, for `atoll adapt`", group=DATA, least=0
     )
     partition: str = option(

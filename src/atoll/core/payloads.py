@@ -105,7 +105,9 @@ def payload(cls: type[T]) -> type[T]:
     Raises:
         TypeError: if a field has another type or a default value, or if ``rows`` names no tensor field.
     """
-    made: Any = dataclass(frozen=True, eq=False)(cls)
+    made: Any = dataclass(frozen=True, eq=False, repr=False)(cls)
+    if "__repr__" not in vars(cls):
+        made.__repr__ = _describe
     kinds = get_type_hints(made)
     for name, kind in kinds.items():
         if kind not in _LEAVES + _STATIC:
@@ -138,6 +140,21 @@ def field_types(cls: type[Any]) -> dict[str, Any]:
     """Return the declared types of a payload class's fields, by name."""
     kinds: dict[str, Any] = cls._kinds
     return kinds
+
+
+def _describe(self: Any) -> str:
+    """Return the shapes of a payload's fields: its numbers would fill pages."""
+    shown = (f"{f.name}={_describe_value(getattr(self, f.name))}" for f in fields(self))
+    return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _describe_value(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor{list(value.shape)}"
+    if isinstance(value, dict):
+        numbers = sum(tensor.numel() for tensor in value.values())
+        return f"{{{len(value)} tensor{'s' * (len(value) != 1)}, {numbers:,} number{'s' * (numbers != 1)}}}"
+    return repr(value)
 
 
 def _check_rows(cls: Any, kinds: dict[str, Any]) -> None:

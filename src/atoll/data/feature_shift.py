@@ -1,4 +1,4 @@
-"""Simulate feature shift: clients whose inputs differ though their classes may not, as those of unlike devices do."""
+"""Simulate feature shift: inputs of clients differ, as from different devices, though their classes may not."""
 
 import math
 from collections.abc import Sequence

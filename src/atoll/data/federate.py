@@ -82,7 +82,7 @@ def federate(
         return read_partition(dataset, content, scheme.path, clients, public)
     check_time(split, dataset)
     request = _Request(scheme, clients, split, public, seed)
-    # Without the folder of a file: the same data in another place have the same division.
+    # Without the folder of a file: the same data in another place have the same partition.
     shown = re.sub(r"[^?&=]*/", "", dataset.name)  # without folders, also of a schema among the options
     recipe = f"{shown} ({content}), {request}"
     name = short_hash(VERSION, recipe)

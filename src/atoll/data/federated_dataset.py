@@ -97,8 +97,8 @@ class FederatedDataset:
         count = len(self.clients)
         if not 0 < last < count:
             raise AtollError(
-                f"--newcomers {last}: of {count} clients, 1 to {count - 1} can stay out of the run. Change the number, "
-                "or have more --clients."
+                f"--new-clients {last}: of {count} clients, 1 to {count - 1} can stay out of the run. Change the "
+                "number, or have more --clients."
             )
         return self._select(0, count - last), self._select(count - last, count)
 

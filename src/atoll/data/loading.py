@@ -63,7 +63,7 @@ class _Request:
     options: Mapping[str, str]
     labels: tuple[int, ...] | None  # classes after '@'
     task: str | None = None  # what the labels are; None for what the data set says
-    unlike: bool = False  # whether the tables of a folder may have unlike columns
+    own_columns: bool = False  # whether the tables of a folder may have different columns
 
     def allow(self, *names: str) -> None:
         """Raise an AtollError if there are other options than these."""
@@ -71,7 +71,7 @@ class _Request:
             if name not in names:
                 if not names:
                     raise AtollError(f"Data set {self.base!r} takes no options: leave out '?{name}='.")
-                raise unknown(f"option of data set {self.base!r}", name, names)
+                raise unknown("option", name, names, f"of data set {self.base!r}")
 
     def size(self) -> int | None:
         """Return the option ``size``, in pixels."""
@@ -92,16 +92,14 @@ class _Request:
         return names
 
 
-def load(
-    name: str, data_dir: str | Path | None = None, task: str | None = None, unlike_columns: bool = False
-) -> Dataset:
+def load(name: str, data_dir: str | Path | None = None, task: str | None = None, own_columns: bool = False) -> Dataset:
     """Load a data set.
 
     Args:
         name: a name of the catalogue, a path or a Hugging Face name, with options; see the top of this module.
         data_dir: the data folder; by default that of the variable ATOLL_DATA, or the user's cache folder.
         task: what the labels are, a value of ``--task``; by default classes, and the next token for plain text.
-        unlike_columns: whether the tables of a folder may have unlike columns; cells of a missing column are empty.
+        own_columns: whether the tables of a folder may have different columns; cells of a missing column are empty.
 
     Raises:
         AtollError: the name is unknown, an option is wrong, or the files cannot be read.
@@ -110,7 +108,7 @@ def load(
         >>> load("cifar100@0-9").num_classes
         10
     """
-    request, folder = replace(_parse(name), task=task, unlike=unlike_columns), data_folder(data_dir)
+    request, folder = replace(_parse(name), task=task, own_columns=own_columns), data_folder(data_dir)
     known = KNOWN.get(ALIASES.get(request.base, request.base))
     if known:
         _check_labels(request, known.info.classes)  # before anything is downloaded
@@ -277,7 +275,7 @@ def _read_table(path: Path, request: _Request) -> RawDataset:
             tuple(name for name in get("ignore", "").split(",") if name),
             Schema() if schema is None else read_schema(schema),
             task=request.task or Classes.task,
-            unlike=request.unlike,
+            own_columns=request.own_columns,
             classes=tuple(request.order() or ()),
         ),
     )

@@ -87,7 +87,7 @@ class NaturalSet(NamedTuple):
 
 
 def _hospitals(path: Path) -> RawDataset:
-    return table_parts(path, TableRequest(schema=read_schema(path / "schema.yaml"), unlike=True))
+    return table_parts(path, TableRequest(schema=read_schema(path / "schema.yaml"), own_columns=True))
 
 
 def _penguins(path: Path) -> RawDataset:

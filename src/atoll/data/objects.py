@@ -67,7 +67,9 @@ def _parts(name: str, data: Any, request: TableRequest) -> RawDataset:
         return read_table(Path(name), table, request)
     if _is_hugging_face(data):
         return _hugging_face_parts(name, data, request)
-    if isinstance(data, tuple | list) and len(data) in (2, 4) and not _is_row_of_numbers(data):
+    if isinstance(data, tuple | list) and _is_row_of_numbers(data):
+        raise AtollError(f"data is a {type(data).__name__} of numbers. Give {FORMS}.")
+    if isinstance(data, tuple | list) and len(data) in (2, 4):
         parts = [_as_array(f"{name}, {part}", value) for part, value in zip(_PARTS, data, strict=False)]
         return RawDataset(RawSplit(*parts[:2]), RawSplit(*parts[2:]) if len(parts) == 4 else None)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, np.ndarray | str | bytes):
@@ -84,7 +86,7 @@ def _as_array(where: str, value: Any) -> Array:
     try:
         array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     except ValueError as reason:
-        raise AtollError(f"{where}: rows have unlike shapes ({reason}). Give rows of one shape.") from None
+        raise AtollError(f"{where}: rows have different shapes ({reason}). Give rows of one shape.") from None
     return array.astype(str) if array.dtype == object and all(isinstance(v, str) for v in array.flat) else array
 
 
@@ -168,7 +170,7 @@ def _concatenate(name: str, splits: Mapping[str, RawSplit]) -> RawSplit:
     shapes = {client: split.x.shape[1:] for client, split in splits.items()}
     if len(set(shapes.values())) > 1:
         listed = "; ".join(f"{client}: {shape}" for client, shape in list(shapes.items())[:4])
-        raise AtollError(f"{name}: rows of the clients have unlike shapes ({listed}). Give rows of one shape.")
+        raise AtollError(f"{name}: rows of the clients have different shapes ({listed}). Give rows of one shape.")
     return RawSplit(
         np.concatenate([split.x for split in splits.values()]),
         np.concatenate([split.y for split in splits.values()]),

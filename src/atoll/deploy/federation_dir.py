@@ -147,6 +147,8 @@ class FederationDir:
                 f"{str(self.path)!r} already holds a federation, and its keys are in use. Choose another folder, "
                 "or change it with `atoll deploy add`, `reissue` or `revoke`."
             )
+        if self.path.exists() and any(self.path.iterdir()):
+            raise AtollError(f"{str(self.path)!r} is not empty, and a federation needs a folder of its own.")
         if sites:
             check_names(sites)
         _check_days(days)

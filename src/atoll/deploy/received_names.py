@@ -14,8 +14,8 @@ from ..config import Config, from_dict
 from ..errors import AtollError
 from ..methods import _registry
 
-# Entries of a configuration that decide what a client computes. Paths, metrics and options of the server are not told.
-TOLD = frozenset({
+# Entries of a configuration that decide what a client computes. Paths, metrics and options of the server stay there.
+SENT_ENTRIES = frozenset({
     "method", "settings", "terms", "optimiser", "lr", "lr_schedule", "epochs", "steps", "batch_size", "seed", "rounds",
     "data", "split", "transform", "standardise", "missing", "columns", "adapter", "width", "proxy", "shared_model",
     "server_model", "init", "wait_free", "min_class_count", "cov_source", "dp", "dp_clip", "dp_rounds",
@@ -53,7 +53,7 @@ def read_config(document: object, code: Collection[str] = (), method_files: Coll
         raise AtollError("A configuration is a table of entries.")
     if document.get("dp_seed") is not None:
         raise AtollError("--dp-seed is for tests on one machine: whoever knows the seed can subtract the noise.")
-    known = {f.name for f in fields(Config)} & TOLD
+    known = {f.name for f in fields(Config)} & SENT_ENTRIES
     config = from_dict({name: value for name, value in document.items() if name in known})
     own_method = Path(config.method.partition(":")[0]).name in method_files
     for kind, text in _names(config):

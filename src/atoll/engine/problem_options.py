@@ -18,7 +18,7 @@ def load_data(config: Config) -> Dataset:
     Raises:
         AtollError: the data set cannot be read, or all of its rows have the same class.
     """
-    data = load(config.data, config.data_dir, config.task, unlike_columns=config.columns == OWN)
+    data = load(config.data, config.data_dir, config.task, own_columns=config.columns == OWN)
     if data.num_classes == 1 and data.open_classes:
         raise AtollError(
             f"All rows of data set {data.name!r} have the label {data.classes[0]!r}: there is nothing to tell apart. "

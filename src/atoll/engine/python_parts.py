@@ -139,6 +139,8 @@ def _read_methods(methods: Methods) -> tuple[list[str], dict[str, AnyMethod]]:
     )
     objects: dict[str, AnyMethod] = {}
     for name, method in pairs:
+        if isinstance(method, type):
+            raise AtollError(f"{method.__name__} is a class. Give an object of it: {method.__name__}(...).")
         if isinstance(method, str):
             continue
         if name in objects:

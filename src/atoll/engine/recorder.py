@@ -175,7 +175,7 @@ class RunRecorder:
     def open(self, lines: Sequence[RoundMetrics], done: int) -> list[str]:
         folder = self._run_dir.path
         notes = environment_file.describe_changes(folder, "continued") if done else []
-        digests = {"digest": self._config.data_digest, "division": self._holdings.get("name")}
+        digests = {"digest": self._config.data_digest, "partition": self._holdings.get("name")}
         session = environment_file.describe_session(digests, self._settings, done + 1)
         earlier = environment_file.read_sessions(folder) if done else []
         self._run_dir.write_json(environment_file.NAME, {"sessions": [*earlier, session]})

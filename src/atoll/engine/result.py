@@ -69,8 +69,8 @@ class Result:
         mark = "~" if generic and generic["source"] == "average" else ""
         both = f", generic {mark}{score(generic['best_by_val'])}" if generic else ""
         return (
-            f"<Result {s['label']} on {s['data']}: personal {score(personal['best_by_val'])}{both} "
-            f"after {s['rounds']} rounds, {s['clients']} clients>"
+            f"<Result {s['label']} on {s['data']}: personal {score(personal['best_by_val'])}{both} by validation, "
+            f"{s['rounds']} round{'s' * (s['rounds'] != 1)}, {s['clients']} client{'s' * (s['clients'] != 1)}>"
         )
 
     def _repr_html_(self) -> str:

@@ -55,7 +55,7 @@ class Setup:
         federation: the data set and its partition.
         pool: the clients.
         devices: simulated devices of the clients.
-        newcomers: clients that take no part in the run, for an evaluation of new clients.
+        new_clients: clients that take no part in the run, for an evaluation of new clients.
         preparations: how the clients prepare raw rows of tables and texts.
         neighbours: neighbours of each client in a run without a server; None for a run with one.
         notes: sentences for the user on choices that were made.
@@ -66,7 +66,7 @@ class Setup:
     federation: FederatedDataset
     pool: ClientPool
     devices: Devices = Devices()
-    newcomers: FederatedDataset | None = None
+    new_clients: FederatedDataset | None = None
     preparations: Preparations = Preparations()
     neighbours: Neighbours | None = None
     notes: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ def build_setup(
     )
     if config.rows is not None or config.test_rows is not None:
         federation = keep_rows(federation, config.rows, config.test_rows, stream(config.seed, "excerpt"))
-    federation, newcomers = federation.split_off(config.newcomers) if config.newcomers else (federation, None)
+    federation, new_clients = federation.split_off(config.new_clients) if config.new_clients else (federation, None)
     config = replace(config, device=resolve_device(config))
     federation, preparations = prepare_tables(config, method, federation)
     told = preparations.notes(federation)
@@ -143,7 +143,7 @@ def build_setup(
     config, method, pool = apply_privacy(config, method, pool)
     neighbours = read_topology(config.topology, pool.ids)
     notes += (*told, *describe_cohorts(config, len(pool.ids)))
-    return Setup(config, method, federation, pool, devices, newcomers, preparations, neighbours, notes)
+    return Setup(config, method, federation, pool, devices, new_clients, preparations, neighbours, notes)
 
 
 def _check_digest(config: Config, data: Dataset) -> str:

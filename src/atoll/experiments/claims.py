@@ -128,12 +128,12 @@ def _pair(text: str, methods: Mapping[str, ClaimMethod], path: Path) -> Pair:
         raise AtollError(f"{path}: {text!r} is not a comparison of two methods. Write 'A > B'.")
     for name in names:
         if name not in methods:
-            raise unknown(f"method in {path}", name, methods)
+            raise unknown("method", name, methods, f"in {path}")
     return Pair(*names)
 
 
 def _check_fair(claim: Claim, path: Path) -> None:
-    """Raise an AtollError if methods get unlike numbers of trials, or if the search sees the seeds of the table."""
+    """Raise an AtollError if methods get different numbers of trials, or if the search sees the seeds of the table."""
     both = sorted(set(claim.seeds) & set(claim.search_seeds))
     if both:
         raise AtollError(f"{path}: seeds {both} are in the search and in the table. Search with other seeds.")

@@ -16,7 +16,7 @@ from ..engine.python_parts import Methods, Metrics, Networks, PythonParts, read_
 from ..report import table
 from ..report.groups import groups
 from ..storage import run_reader
-from ..storage.group_dir import check_free_for_group
+from ..storage.group_dir import check_free_for_group, check_keeps_runs
 from ..storage.run_reader import Run
 from ..utils.notebook import dataframe, html, notebook_bars
 from ..utils.stats import Stat
@@ -129,6 +129,8 @@ def run_placed(
     """Run configurations that have directories, and write the report and the figures of all into ``root``, if given."""
     if root is not None:
         check_free_for_group(root, resume or force)
+        if resume:
+            check_keeps_runs(root, placed)
     outcome = run_all(placed, watches, resume, force, placed[0].workers or 1, root, parts)
     if root is not None:
         from ..report import figures, html  # takes long to import

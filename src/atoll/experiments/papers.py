@@ -100,7 +100,7 @@ class Recipe:
     def scale(self, name: str) -> Scale:
         """Return the scale called ``name``; raise an AtollError if the recipe has none of that name."""
         if name not in self.scales:
-            raise unknown(f"scale of {self.name}", name, self.scales)
+            raise unknown("scale", name, self.scales, f"of {self.name}")
         return self.scales[name]
 
 
@@ -170,7 +170,7 @@ def _figures(entries: object, path: Path) -> list[FigureRequest]:
 
 def _scale(name: str, entries: Json, path: Path) -> Scale:
     if name not in SCALES:
-        raise unknown(f"scale in {path}", name, SCALES)
+        raise unknown("scale", name, SCALES, f"in {path}")
     check_entries(entries, SCALE_ENTRIES, f"{path}, {name}")
     return Scale(name, **entries)
 
@@ -181,7 +181,7 @@ def check_entries(entries: object, known: Iterable[str], where: str) -> None:
         raise AtollError(f"{where} must contain entries such as {', '.join(known)}.")
     for name in entries:
         if name not in known:
-            raise unknown(f"entry in {where}", str(name), known)
+            raise unknown("entry", str(name), known, f"in {where}")
 
 
 def _read_printed(path: Path) -> dict[Cell, PrintedNumber]:

@@ -13,6 +13,7 @@ from ..engine.experiment import Watch
 from ..report import figures, html
 from ..report.figures.base import FigureSpec, RunsByCase
 from ..report.sheets import Sheet, as_csv, latex, markdown
+from ..storage.group_dir import RESULTS, check_free_for_recipe
 from ..storage.run_reader import Run
 from ..utils import notebook
 from ..utils.files import to_json, write_whole
@@ -107,6 +108,7 @@ def plan(recipe: Recipe, scale: str, out: Path | None, data_dir: str | None) -> 
 
 def run_plan(made: PaperPlan, follow: Follow, workers: int = 1) -> PaperResult:
     """Run all cases of a recipe in one queue, so that no worker is idle, and write the results."""
+    check_free_for_recipe(made.root, made.recipe.name)
     cases: dict[str, list[Config]] = defaultdict(list)
     for p in made.runs:
         cases[p.case].append(p.config)
@@ -160,7 +162,7 @@ def _figure(drawn: FigureSpec) -> Json:
 
 
 def _write(document: Json, root: Path) -> None:
-    write_whole(root / "results.json", (to_json(document, indent=1) + "\n").encode())
+    write_whole(root / RESULTS, (to_json(document, indent=1) + "\n").encode())
     for ending, form in ((".csv", as_csv), (".tex", latex)):
         text = "\n".join(form(sheet) for sheet in sheets_of(document))
         write_whole(root / f"results{ending}", text.encode())

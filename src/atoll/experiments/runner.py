@@ -258,9 +258,9 @@ def _build_with_kept_data(config: Config) -> Setup:
 
 
 @lru_cache(maxsize=1)  # Runs on the same data follow one another.
-def _load_once(name: str, data_dir: str | None, task: str | None, unlike_columns: bool) -> Dataset:
+def _load_once(name: str, data_dir: str | None, task: str | None, own_columns: bool) -> Dataset:
     """Load a data set and keep it until another one is loaded."""
-    return load(name, data_dir, task, unlike_columns=unlike_columns)
+    return load(name, data_dir, task, own_columns=own_columns)
 
 
 def _relay(events: Events, watches: Sequence[Watch]) -> None:

@@ -14,7 +14,7 @@ from ..engine.experiment import Watch
 from ..engine.python_parts import Metrics, Networks, PythonParts, read_parts
 from ..errors import AtollError, unknown
 from ..report.sheets import Sheet, as_csv
-from ..storage.group_dir import check_free_for_group
+from ..storage.group_dir import check_free_for_group, check_keeps_runs
 from ..storage.run_reader import Run
 from ..utils.files import to_json, write_whole
 from ..utils.notebook import dataframe, html
@@ -54,6 +54,8 @@ class SweepOutcome(NamedTuple):
 def run_search(search: Search, request: SweepPlan, follow: Follow) -> SweepOutcome:
     """Run every point that the search asks for, each once, and pass their validation scores to the search."""
     check_free_for_group(request.root, request.resume or request.force)
+    if request.resume:
+        check_keeps_runs(request.root, ())  # A sweep has no plan: a directory with one belongs to another command.
     results: dict[tuple[str, ...], Trial] = {}  # by the values of the point: a search may come back to one
     runs: list[Run] = []
     for points in search.batches():

@@ -1,8 +1,8 @@
 """Train personal models for clients that join after a run. The server's state does not change.
 
-A newcomer is initialised like any client of the method, receives the server's current message, and does the work of one
-round (or follows the method's own rule for newcomers). Its upload is discarded. Its model is compared with a model that
-is trained alone on the same rows, with the same number of operations, and with the server's model.
+A new client is initialised like any client of the method, receives the server's current message, and does the work of
+one round (or follows the method's own rule for new clients). Its upload is discarded. Its model is compared with one
+that is trained alone on the same rows, with the same number of operations, and with the server's model.
 """
 
 import math
@@ -37,10 +37,10 @@ from ..methods.local import Local
 from ..simulation.operations import OperationCounter
 from ..typing import ClientId
 from ..utils.runtime import on_device, one_thread, plain_torch
-from .adaptation_files import write_adaptation
-from .adaptation_result import Adaptation, Newcomers, Score, format_shots
+from .adaptation_files import check_free_for_adaptation, write_adaptation
+from .adaptation_result import Adaptation, NewClients, Score, format_shots
 from .models import SavedRun
-from .newcomers import NewcomerSetup, Plan, SourceRun, cut_rows, find_source_run, setup_newcomers
+from .new_clients import NewClientSetup, Plan, SourceRun, cut_rows, find_source_run, setup_new_clients
 
 Watch = Callable[[int, int], None]  # called with the number of finished models and of all models
 
@@ -58,6 +58,7 @@ def adapt(
     clients: int | None = None,
     seed: int = 0,
     out: str | Path | None = None,
+    force: bool = False,
     watch: Watch | None = None,
 ) -> Adaptation:
     """Train personal models for new clients.
@@ -68,21 +69,24 @@ def adapt(
 
     Args:
         run: a run directory, a result, or an opened run.
-        data: data of the newcomers. By default those of the clients that ``newcomers`` held out of the run.
+        data: data of the new clients. By default those of the clients that ``new_clients`` held out of the run.
         shots: rows of each class, such as ``"1,5,all"``.
         repeats: how often rows and their order are drawn.
-        epochs: passes over the newcomers' rows, in place of the method's setting.
-        settings: further settings of the method, for the newcomers alone.
-        model: architecture of the newcomers, one of the run's.
-        partition: partition of ``data`` into newcomers.
-        clients: number of newcomers in ``data``.
-        seed: seed of the newcomers' rows and training.
+        epochs: passes over the new clients' rows, in place of the method's setting.
+        settings: further settings of the method, for the new clients alone.
+        model: architecture of the new clients, one of the run's.
+        partition: partition of ``data`` into new clients.
+        clients: number of new clients in ``data``.
+        seed: seed of the new clients' rows and training.
         out: folder for figures, tables and models; None writes nothing.
+        force: replace the new clients that are in ``out``.
         watch: called after each model.
 
     Raises:
         AtollError: an option is wrong, the data do not fit the run, or the method cannot serve new clients.
     """
+    if out is not None:
+        check_free_for_adaptation(Path(out), force)
     source_run = find_source_run(run)
     changes = dict(settings or {}) | ({} if epochs is None else _epochs_settings(source_run.setup, epochs))
     named = data if isinstance(data, str) else None
@@ -90,13 +94,13 @@ def adapt(
     if repeats < 1:
         raise AtollError(f"--repeats must be at least 1, not {repeats}.")
     with plain_torch(), one_thread(), on_device(source_run.setup.config.device):
-        newcomers = setup_newcomers(source_run.setup, plan, data if isinstance(data, Dataset) else None)
-        rows, kept = _train_and_score(source_run, newcomers, plan, watch or (lambda done, total: None))
-    models = Newcomers(source_run, newcomers, kept.__getitem__)
-    result = Adaptation(source_run.setup.config.label, plan, pa.Table.from_pylist(rows), models, newcomers.notes)
+        new_clients = setup_new_clients(source_run.setup, plan, data if isinstance(data, Dataset) else None)
+        rows, kept = _train_and_score(source_run, new_clients, plan, watch or (lambda done, total: None))
+    models = NewClients(source_run, new_clients, kept.__getitem__)
+    result = Adaptation(source_run.setup.config.label, plan, pa.Table.from_pylist(rows), models, new_clients.notes)
     if out is not None:
         anonymous = isinstance(data, Dataset) or source_run.folder is None
-        write_adaptation(result, Path(out), None if anonymous else source_run.folder, newcomers.federation.name)
+        write_adaptation(result, Path(out), None if anonymous else source_run.folder, new_clients.federation.name)
     return result
 
 
@@ -113,7 +117,7 @@ def read_shots(text: str | int | Sequence[int | str]) -> tuple[int | None, ...]:
 
 
 def _epochs_settings(setup: Setup, epochs: float) -> dict[str, object]:
-    """Return the settings for the number of a newcomer's epochs, by name."""
+    """Return the settings for the number of a new client's epochs, by name."""
     if isinstance(setup.method, AdaptsNewClients):
         return {"adapt_epochs": epochs}
     by_steps = isinstance(setup.method, HasOptimiser) and setup.method.optim.steps is not None
@@ -124,10 +128,10 @@ def _epochs_settings(setup: Setup, epochs: float) -> dict[str, object]:
 
 
 def _train_and_score(
-    source_run: SourceRun, newcomers: NewcomerSetup, plan: Plan, watch: Watch
+    source_run: SourceRun, new_clients: NewClientSetup, plan: Plan, watch: Watch
 ) -> tuple[list[Score], dict[ClientId, ModelSource]]:
     """Train and score all models; return a row for each, and the payloads behind the last models."""
-    pool, method, seed = newcomers.pool, newcomers.method, plan.seed
+    pool, method, seed = new_clients.pool, new_clients.method, plan.seed
     generic = method_calls.generic_predictor(method, source_run.server, source_run.setup.pool.task())
     rows: list[Score] = []
     kept: dict[ClientId, ModelSource] = {}
@@ -137,7 +141,7 @@ def _train_and_score(
         for shots, repeat, client in cut_rows(pool.client(i), i, plan):
             k = key(seed, "adapt", repeat, i)
             with OperationCounter() as work:
-                source = personalise(source_run, newcomers, i, client, k)
+                source = personalise(source_run, new_clients, i, client, k)
             if shots == plan.shots[-1] and repeat == 0:
                 kept[i] = source
             alone, epochs = _train_alone(method, client, k, work.total)
@@ -157,9 +161,9 @@ def _train_and_score(
     return rows, kept
 
 
-def personalise(source_run: SourceRun, newcomers: NewcomerSetup, i: ClientId, client: Client, k: Key) -> ModelSource:
-    """Train the personal model of a newcomer. The server's state for the newcomer is discarded afterwards."""
-    method, server, task = newcomers.method, source_run.server, newcomers.task
+def personalise(source_run: SourceRun, new_clients: NewClientSetup, i: ClientId, client: Client, k: Key) -> ModelSource:
+    """Train the personal model of a new client. The server's state for the new client is discarded afterwards."""
+    method, server, task = new_clients.method, source_run.server, new_clients.task
     server_side = ServerSideStates(method, task, source_run.setup.config.seed, MemoryStore())
     down, up = server_side.download(server, i, Round(source_run.round)), None
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
@@ -13,13 +14,28 @@ from ..clients.measured_model import ModelSource
 from ..core.contract import contract
 from ..core.serialization import OWN, decode, encode
 from ..errors import AtollError
+from ..storage.run_dir import holds_run, runs_inside
 from ..typing import ClientId
 from ..utils.files import to_json, write_whole
-from .adaptation_result import KINDS, Adaptation, Newcomers, Point
-from .newcomers import Plan, find_source_run, last_cut, setup_newcomers
+from .adaptation_result import KINDS, Adaptation, NewClients, Point
+from .new_clients import Plan, find_source_run, last_cut, setup_new_clients
 
 NAME = "adapt.json"
+MODELS = "models"
 PARTS = ("download", "upload", "state")  # payloads that determine a personal model
+
+
+def check_free_for_adaptation(folder: Path, replacing: bool) -> None:
+    """Raise an AtollError if new clients in ``folder`` would mix with runs, or replace others."""
+    if holds_run(folder) or runs_inside(folder):
+        raise AtollError(
+            f"{str(folder)!r} holds runs, and new clients need a folder of their own. Choose another --out."
+        )
+    if (folder / NAME).exists() and not replacing:
+        raise AtollError(
+            f"{str(folder)!r} already holds models of new clients. Add --force to replace them, or choose "
+            "another --out."
+        )
 
 
 def write_adaptation(made: Adaptation, folder: Path, run: Path | None, federation: str) -> None:
@@ -29,11 +45,12 @@ def write_adaptation(made: Adaptation, folder: Path, run: Path | None, federatio
         made: the result.
         folder: folder to write to.
         run: directory of the run, or None if the run or the data are only in memory.
-        federation: name of the newcomers' partition, to notice changed data later.
+        federation: name of the new clients' partition, to notice changed data later.
     """
     from ..report.style import save  # imported here because matplotlib is slow to import
 
     folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / MODELS, ignore_errors=True)
     if run is not None:
         for i in made.models.clients:
             _write_source(made.models.source(i), _model_folder(folder, i))
@@ -55,7 +72,7 @@ def to_document(
         "label": made.label,
         "round": made.models.round,
         "plan": asdict(made.plan),
-        "newcomers": list(made.models.clients),
+        "new_clients": list(made.models.clients),
         "federation": federation,
         "curve": [_as_dict(point) for point in made.curve()],
         "models": made.table.to_pylist(),
@@ -71,7 +88,7 @@ def _as_dict(point: Point) -> dict[str, object]:
 
 
 def _model_folder(folder: Path, i: ClientId) -> Path:
-    return folder / "models" / quote(i, safe="").replace(".", "%2E")
+    return folder / MODELS / quote(i, safe="").replace(".", "%2E")
 
 
 def _write_source(source: ModelSource, place: Path) -> None:
@@ -84,7 +101,7 @@ def _write_source(source: ModelSource, place: Path) -> None:
             write_whole(path, encode(value))
 
 
-def open_adapted(folder: Path) -> Newcomers:
+def open_adapted(folder: Path) -> NewClients:
     """Open the models that ``adapt`` wrote to a folder. Run and data must be at their former paths."""
     try:
         stored = json.loads((folder / NAME).read_bytes())
@@ -93,12 +110,12 @@ def open_adapted(folder: Path) -> Newcomers:
     except (OSError, ValueError, KeyError, TypeError) as reason:
         raise AtollError(f"{str(folder / NAME)!r} is damaged ({reason!r}). Run `atoll adapt` again.") from reason
     if run is None:
-        raise AtollError(f"{str(folder)!r} holds no models: the run, or the newcomers' data, were only in memory.")
+        raise AtollError(f"{str(folder)!r} holds no models: the run, or the new clients' data, were only in memory.")
     source_run = find_source_run(folder / run)
-    newcomers = setup_newcomers(source_run.setup, plan)
-    if newcomers.federation.name != stored["federation"] or source_run.round != stored["round"]:
+    new_clients = setup_new_clients(source_run.setup, plan)
+    if new_clients.federation.name != stored["federation"] or source_run.round != stored["round"]:
         raise AtollError(f"The run or the data of {str(folder)!r} have changed. Run `atoll adapt` again.")
-    types = contract(newcomers.method)
+    types = contract(new_clients.method)
 
     def source(i: ClientId) -> ModelSource:
         download, upload, state = (_model_folder(folder, i) / f"{part}.safetensors" for part in PARTS)
@@ -107,7 +124,7 @@ def open_adapted(folder: Path) -> Newcomers:
             decode(messages.download, download.read_bytes(), OWN),
             decode(messages.upload, upload.read_bytes(), OWN) if upload.exists() else None,
             decode(types.state, state.read_bytes(), OWN),
-            last_cut(newcomers.pool.client(i), i, plan),
+            last_cut(new_clients.pool.client(i), i, plan),
         )
 
-    return Newcomers(source_run, newcomers, source)
+    return NewClients(source_run, new_clients, source)

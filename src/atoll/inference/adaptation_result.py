@@ -1,4 +1,4 @@
-"""Describe the result of an adaptation: scores and models of newcomers."""
+"""Describe the result of an adaptation: scores and models of new clients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ..typing import ClientId
 from ..utils.notebook import dataframe, html
 from ..utils.stats import Stat, spread
 from .models import TrainedModels
-from .newcomers import NewcomerSetup, Plan, SourceRun
+from .new_clients import NewClientSetup, Plan, SourceRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +22,7 @@ KINDS = ("personal", "alone", "shared")
 
 
 class Score(TypedDict):
-    """Test scores of one newcomer after training on one draw of rows: a row of the table of an adaptation."""
+    """Test scores of one new client after training on one draw of rows: a row of the table of an adaptation."""
 
     client: ClientId
     shots: str  # rows of each class, or "all"
@@ -40,11 +40,11 @@ def format_shots(shots: int | None) -> str:
 
 
 class Point(NamedTuple):
-    """Mean scores over newcomers for one number of rows.
+    """Mean scores over new clients for one number of rows.
 
     Args:
         shots: rows of each class; None for all rows.
-        rows: average number of rows of a newcomer.
+        rows: average number of rows of a new client.
         personal: score of personal models.
         alone: score of models that are trained alone.
         shared: score of the server's model, or None if the method has none.
@@ -62,25 +62,25 @@ class Point(NamedTuple):
         return format_shots(self.shots)
 
 
-class Newcomers(TrainedModels):
-    """The personal models of newcomers.
+class NewClients(TrainedModels):
+    """The personal models of new clients.
 
     Args:
-        source_run: the run that the newcomers joined.
-        newcomers: the newcomers.
-        source: returns the payloads that determine a newcomer's model.
+        source_run: the run that the new clients joined.
+        new_clients: the new clients.
+        source: returns the payloads that determine a new client's model.
     """
 
-    def __init__(self, source_run: SourceRun, newcomers: NewcomerSetup, source: Callable[[ClientId], ModelSource]):
+    def __init__(self, source_run: SourceRun, new_clients: NewClientSetup, source: Callable[[ClientId], ModelSource]):
         self.config = source_run.setup.config
         self.round = source_run.round
         self.model_round = source_run.round
         self._source = source
-        self.method = newcomers.method
-        self.pool = newcomers.pool
-        self.federation = newcomers.federation
-        self.transform = newcomers.transform
-        self.preparations = newcomers.preparations
+        self.method = new_clients.method
+        self.pool = new_clients.pool
+        self.federation = new_clients.federation
+        self.transform = new_clients.transform
+        self.preparations = new_clients.preparations
 
     def source(self, i: ClientId) -> ModelSource:
         return self._source(self.client(i))
@@ -88,12 +88,12 @@ class Newcomers(TrainedModels):
 
 @dataclass(frozen=True, repr=False)
 class Adaptation:
-    """Scores and models of newcomers.
+    """Scores and models of new clients.
 
     Args:
         label: name of the run.
         plan: the request.
-        table: one row for each newcomer, number of rows and repeat.
+        table: one row for each new client, number of rows and repeat.
         models: models of the largest number of rows, in the first repeat.
         notes: sentences for the user.
     """
@@ -101,7 +101,7 @@ class Adaptation:
     label: str
     plan: Plan
     table: pa.Table
-    models: Newcomers
+    models: NewClients
     notes: tuple[str, ...]
 
     @property
@@ -115,15 +115,15 @@ class Adaptation:
         return "rows of each class" if self.models.pool.problem.num_classes else "rows to train on"
 
     def curve(self) -> list[Point]:
-        """Return mean scores over newcomers for each number of rows, with deviations over repeats."""
+        """Return mean scores over new clients for each number of rows, with deviations over repeats."""
         return [_point(self.table, shots, self.plan.repeats) for shots in self.plan.shots]
 
     def to_table(self) -> pa.Table:
-        """Return a table with one row for each newcomer, number of rows and repeat."""
+        """Return a table with one row for each new client, number of rows and repeat."""
         return self.table
 
     def to_dataframe(self) -> Any:
-        """Return a pandas data frame with one row for each newcomer, number of rows and repeat."""
+        """Return a pandas data frame with one row for each new client, number of rows and repeat."""
         return dataframe(self.table)
 
     def plot(self) -> "Figure":
@@ -139,7 +139,7 @@ class Adaptation:
     def __repr__(self) -> str:
         last, score = self.curve()[-1], self.criterion.format
         return (
-            f"<Adaptation {self.label}: {len(self.models.clients)} newcomers, personal {score(last.personal.mean)}, "
+            f"<Adaptation {self.label}: {len(self.models.clients)} new clients, personal {score(last.personal.mean)}, "
             f"alone {score(last.alone.mean)} with {last.name} {self.rows_title}>"
         )
 

@@ -38,9 +38,8 @@ def read_raw_rows(path: Path, data: Dataset, preparation: Preparation | None) ->
         return pixels(Source(str(path), lambda: Image.open(path)), Layout(width, height, channels))[None]
     if path.suffix in TABLES:
         if preparation is None:
-            raise AtollError(
-                f"{str(path)!r} is a table, but the models of this run read {data.kind} rows from .npy files."
-            )
+            read = "images" if data.kind == "image" else f"{data.kind} rows from .npy files"
+            raise AtollError(f"{str(path)!r} is a table, but the models of this run read {read}.")
         return read_rows(path, preparation.raw_columns, preparation.lacking)
     try:
         rows: Array = np.load(path, allow_pickle=False)
@@ -49,6 +48,21 @@ def read_raw_rows(path: Path, data: Dataset, preparation: Preparation | None) ->
             f"Cannot read {str(path)!r} as an image, a table (.csv, .parquet) or a NumPy file: {reason}"
         ) from reason
     return rows[None] if rows.shape == tuple(data.shape) else rows
+
+
+def describe_conversion(path: Path, data: Dataset) -> str | None:
+    """Return a sentence if an image has another size or other channels than the data set, and so is converted."""
+    if path.suffix.lower() not in IMAGES:
+        return None
+    channels, height, width = data.shape
+    with Image.open(path) as image:
+        given, colours = image.size, len(image.getbands())
+    if (*given, colours) == (width, height, channels):
+        return None
+    before = f"{given[0]} x {given[1]} pixels with {colours} channel{'s' * (colours != 1)}"
+    return (
+        f"{path} has {before}; it was converted to {width} x {height} with {channels}, as the data set of the run has."
+    )
 
 
 def check_raw_rows(rows: Array, data: Dataset, preparation: Preparation | None) -> None:

@@ -72,7 +72,7 @@ def _variant(cls: _registry.MethodType, base: str, variant: str | None) -> Mappi
         return {}
     if variant not in traits_of(cls).variants:
         known = traits_of(cls).variants
-        raise unknown(f"variant of {base}", variant, known) if known else AtollError(f"{base} has no variants.")
+        raise unknown("variant", variant, known, f"of {base}") if known else AtollError(f"{base} has no variants.")
     return traits_of(cls).variants[variant]
 
 
@@ -129,8 +129,8 @@ def unknown_setting(where: str, name: str, owners: Sequence[Any]) -> AtollError:
     known = list(dict.fromkeys(s.name for owner in owners for s in settings_of(owner)))
     nested = [other for other in known if other.endswith(f".{name}")]
     if nested:
-        return AtollError(f"Unknown setting of {where} {name!r}. Did you mean {' or '.join(map(repr, nested))}?")
-    message = str(unknown(f"setting of {where}", name, known))
+        return AtollError(f"Unknown setting {name!r} of {where}. Did you mean {' or '.join(map(repr, nested))}?")
+    message = str(unknown("setting", name, known, f"of {where}"))
     terms = [term for term, cls in _registry.regularisers().items() if name in {s.name for s in settings_of(cls())}]
     if terms and any(isinstance(owner, TakesRegularisers) for owner in owners):
         message += f" Regularisers with a setting {name}: {', '.join(terms)}; write --with {terms[0]}:{name}=VALUE."
@@ -167,7 +167,7 @@ def _optimiser(value: Any, now: Optimiser, where: str) -> Optimiser:
     if isinstance(value, Optimiser):
         return value
     if str(value) not in OPTIMISERS:
-        raise unknown(f"optimiser for {where}", str(value), OPTIMISERS)
+        raise unknown("optimiser", str(value), OPTIMISERS, f"for {where}")
     kind = OPTIMISERS[str(value)]
     return now if type(now) is kind else kind()
 

@@ -46,7 +46,7 @@ class Server:
 
 
 @payload
-class Desk:
+class PerClient:
     means: Tensor = about("F_k, as the client last sent it [C, C]", rows="held")
     held: Tensor = about("which classes it has [C]")
     t: int = about("the round in which it did; -1: not yet")
@@ -120,12 +120,12 @@ class FD(Method[Server, State, Teachers, Means]):
         c = task.num_classes
         return Server(torch.zeros(c, c, dtype=torch.double), torch.zeros(c), torch.zeros(c, dtype=torch.long))
 
-    def init_per_client(self, task: Task, of: ClientId, k: Key) -> Desk:
+    def init_per_client(self, task: Task, of: ClientId, k: Key) -> PerClient:
         c = task.num_classes
-        return Desk(torch.zeros(c, c), torch.zeros(c, dtype=torch.bool), -1)
+        return PerClient(torch.zeros(c, c), torch.zeros(c, dtype=torch.bool), -1)
 
     def broadcast_per_client(
-        self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round, k: Key
+        self, server: Server, per_client: PerClient, to: ClientId, task: Task, r: Round, k: Key
     ) -> Teachers:
         mine = per_client.held & (server.t == per_client.t)
         if self.include_self:
@@ -136,9 +136,9 @@ class FD(Method[Server, State, Teachers, Means]):
         return Teachers(torch.where(known[:, None], means, 0).float(), known)
 
     def serve_client(
-        self, server: Server, per_client: Desk, reply: Reply[Means], task: Task, r: Round, k: Key
-    ) -> tuple[Means, Desk]:
-        return reply.upload, Desk(reply.upload.means, reply.upload.held, r.t)
+        self, server: Server, per_client: PerClient, reply: Reply[Means], task: Task, r: Round, k: Key
+    ) -> tuple[Means, PerClient]:
+        return reply.upload, PerClient(reply.upload.means, reply.upload.held, r.t)
 
     def aggregate(self, server: Server, replies: Iterable[Reply[Means]], task: Task, r: Round, k: Key) -> Server:
         sums, n = sum_for(replies), torch.zeros_like(server.n)

@@ -68,7 +68,7 @@ class State:
 
 
 @payload
-class Desk:
+class PerClient:
     informed: bool = about("whether the client has what was shared")
 
 
@@ -175,8 +175,8 @@ class FedFed(Method[Global, State, Global, Update]):
     def init_server(self, task: Task, k: Key) -> Global:
         return Global(task.model.init(), {}, 0, k)
 
-    def init_per_client(self, task: Task, of: ClientId, k: Key) -> Desk:
-        return Desk(False)
+    def init_per_client(self, task: Task, of: ClientId, k: Key) -> PerClient:
+        return PerClient(False)
 
     def stage(self, server: Global) -> str:
         if server.rounds < self.distil_rounds:
@@ -184,14 +184,14 @@ class FedFed(Method[Global, State, Global, Update]):
         return SHARE if server.rounds == self.distil_rounds else MIX
 
     def broadcast_per_client(
-        self, server: Global, per_client: Desk, to: ClientId, task: Task, r: Round, k: Key
+        self, server: Global, per_client: PerClient, to: ClientId, task: Task, r: Round, k: Key
     ) -> Global:
         return replace(server, pool={}) if per_client.informed else server
 
     def serve_client(
-        self, server: Global, per_client: Desk, reply: Reply[Update], task: Task, r: Round, k: Key
-    ) -> tuple[Update, Desk]:
-        return reply.upload, Desk(self.stage(server) == MIX)
+        self, server: Global, per_client: PerClient, reply: Reply[Update], task: Task, r: Round, k: Key
+    ) -> tuple[Update, PerClient]:
+        return reply.upload, PerClient(self.stage(server) == MIX)
 
     def aggregate(self, server: Global, replies: Iterable[Reply[Update]], task: Task, r: Round, k: Key) -> Global:
         if self.stage(server) == SHARE:

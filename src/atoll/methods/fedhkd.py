@@ -6,7 +6,7 @@ client:  w_k = argmin CE + lam mean_c dist(q_T(H_c), Q_c) + gamma / |B| sum_i di
 server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
          H_c, Q_c = means of the features and predictions of class c, over clients, weighted by rows
 
-Where models are unlike, only H and Q are exchanged, and clients train their own models on; the paper does not say.
+Where models differ, only H and Q are exchanged, and clients train their own models on; the paper does not say.
 Distances are Euclidean, as in the paper; the released code takes a Kullback-Leibler divergence of predictions and mean
 squared errors of features, adds the same noise to all classes of a client, and keeps the means of the last client in
 place of those of all. Classes that nobody sent keep their H and Q. The noise is drawn from a key that the server knows:
@@ -42,7 +42,7 @@ from .local import State
 
 @payload
 class Knowledge:  # the server's state, and what it sends
-    params: Params = about("w_t, the global model; nothing if the clients' models are unlike")
+    params: Params = about("w_t, the global model; nothing if the clients' models differ")
     features: Tensor = about("H, mean feature of each class [C, d]", rows="seen")
     predictions: Tensor = about("Q, mean prediction for each class [C, C]", rows="seen")
     seen: Tensor = about("which classes have them [C]")
@@ -51,7 +51,7 @@ class Knowledge:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about(
-        "w_k, the model after local training; nothing if the clients' models are unlike", role=Role.MODEL
+        "w_k, the model after local training; nothing if the clients' models differ", role=Role.MODEL
     )
     n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
     counts: Tensor = about("rows of each class [C]", role=Role.COUNT, count=True)
@@ -158,5 +158,5 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
 
     def reduces_to(self) -> str | None:
         if self.lam == self.gamma == 0:
-            return "With lam = gamma = 0 this is FedAvg or, where models are unlike, Local."
+            return "With lam = gamma = 0 this is FedAvg or, where models differ, Local."
         return None

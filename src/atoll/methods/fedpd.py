@@ -51,7 +51,7 @@ class Server:
 
 
 @payload
-class Desk:
+class PerClient:
     params: Params = about("H_k, the server's model of a client; nothing with knowledge = mean")
     sent: Tensor | None = about("Z^s_k, its features of the public rows [M, d_k]")
 
@@ -195,13 +195,13 @@ class FedPD(Method[Server, State, Payload, Payload]):
                 f"Add --width {min(widths.values())}, or average within models with --set mean_scope=arch."
             )
 
-    def init_per_client(self, task: Task, of: ClientId, k: Key) -> Desk:
-        return Desk({} if self.knowledge == "mean" else task.server_models[of].init(), None)
+    def init_per_client(self, task: Task, of: ClientId, k: Key) -> PerClient:
+        return PerClient({} if self.knowledge == "mean" else task.server_models[of].init(), None)
 
-    def ask(self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round, k: Key) -> Nothing:
+    def ask(self, server: Server, per_client: PerClient, to: ClientId, task: Task, r: Round, k: Key) -> Nothing:
         return Nothing()
 
-    def teach(self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round, k: Key) -> Knowledge:
+    def teach(self, server: Server, per_client: PerClient, to: ClientId, task: Task, r: Round, k: Key) -> Knowledge:
         if self.knowledge == "mean":
             return Knowledge(server.known[self._circle(to, task)])
         assert per_client.sent is not None
@@ -215,8 +215,8 @@ class FedPD(Method[Server, State, Payload, Payload]):
         return task.models[i].name if self.mean_scope == "arch" else "all"
 
     def train_server_model(
-        self, server: Server, per_client: Desk, reply: Reply[Features], task: Task, r: Round, k: Key
-    ) -> tuple[Share, Desk]:
+        self, server: Server, per_client: PerClient, reply: Reply[Features], task: Task, r: Round, k: Key
+    ) -> tuple[Share, PerClient]:
         z = reply.upload.z
         if self.knowledge == "mean":
             return Share({}, z), per_client
@@ -225,7 +225,7 @@ class FedPD(Method[Server, State, Payload, Payload]):
         params = self.server.run(self._server_loss(server_model, server.centre), per_client.params, batches)
         change = sub(_extractor(params), _extractor(per_client.params))
         share = {name: v / len(task.clients) for name, v in change.items()}
-        return Share(share, None), Desk(params, server_model(params, rows))
+        return Share(share, None), PerClient(params, server_model(params, rows))
 
     def _server_loss(self, server_model: Model, centre: Params) -> Loss:
         """Return the loss of eq. (5)."""

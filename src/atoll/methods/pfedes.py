@@ -52,7 +52,10 @@ class PFedES(Method[Proxy, State, Proxy, Update]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
     proxy_optim: Optimiser = field(
         default=SGD(epochs=10),
-        metadata={"about": "training of the proxy", "source": "public code: 10 epochs for like models, 20 for unlike"},
+        metadata={
+            "about": "training of the proxy",
+            "source": "public code: 10 epochs for equal models, 20 for different ones",
+        },
     )
     mu: float = setting(0.5, "weight of the loss on enhanced images", "public code; the paper searches up to 0.5")
 

@@ -153,4 +153,4 @@ def _check_options(name: str, given: dict[str, object]) -> None:
     known = {*options(name), "head_bias", "width", "adapter"}
     for option in given:
         if option not in known:
-            raise unknown(f"option of model {name!r}:", option, known)
+            raise unknown("option", option, known, f"of model {name!r}")

@@ -43,10 +43,10 @@ def read_budget_rule(value: object, where: str) -> BudgetRule:
         raise AtollError(f"{where}: 'dp' under 'privacy' has entries such as {{epsilon: 4, per: year}}; not {value!r}.")
     for name in value:
         if name not in BudgetRule._fields:
-            raise unknown(f"entry under 'dp' in {where}", str(name), BudgetRule._fields)
+            raise unknown("entry under 'dp'", str(name), BudgetRule._fields, f"in {where}")
     per = value.get("per", "year")
     if per not in PERIODS:
-        raise unknown(f"'per' under 'dp' in {where}", str(per), tuple(PERIODS))
+        raise unknown("value of 'per' under 'dp'", str(per), tuple(PERIODS), f"in {where}")
     epsilon = _positive("epsilon", value["epsilon"], where)
     delta = _positive("delta", value.get("delta", 1e-5), where)
     if delta >= 1:

@@ -125,7 +125,15 @@ def _names(label: str, peers: Sequence[tuple[Run, ...]]) -> list[str]:
     names = [f"{label} ({', '.join(_differences(f, keys))})" if keys else label for f in flat]
     if len(set(names)) == len(names):
         return names
-    return [f"{name} [{runs[0].path.name}]" for name, runs in zip(names, peers, strict=True)]
+    folders = [_folder(runs) for runs in peers]
+    if len(set(zip(names, folders, strict=True))) < len(names):
+        folders = [runs[0].path.name for runs in peers]
+    return [f"{name} [{folder}]" for name, folder in zip(names, folders, strict=True)]
+
+
+def _folder(runs: Sequence[Run]) -> str:
+    """Return the name of the directory of a run, or of the one that holds the runs of several seeds."""
+    return (runs[0].path if len(runs) == 1 else runs[0].path.resolve().parent).name
 
 
 def _differences(flat: Document, keys: Iterable[str]) -> list[str]:

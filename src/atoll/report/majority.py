@@ -38,8 +38,8 @@ def majority_scores(run: Run) -> MajorityScores | None:
 
 def warn_of_single_classes(runs: Sequence[Run]) -> list[str]:
     """Return a sentence if test rows of clients are all of one class; a split of the rows counts once."""
-    divisions = {run.holdings["name"]: run for run in runs}
-    known = [counts[1] for run in divisions.values() if (counts := _counts(run)) is not None]
+    splits = {run.holdings["name"]: run for run in runs}
+    known = [counts[1] for run in splits.values() if (counts := _counts(run)) is not None]
     classes = [int(n) for test in known for n in (test > 0).sum(1) if n]
     single = classes.count(1)
     if not single:

@@ -64,7 +64,7 @@ def compare_with_alone(found: Sequence[Group]) -> list[OwnerGains]:
 
 def _gains(group: Group, alone: Group) -> OwnerGains | None:
     others = {run.seed: run for run in alone.runs}
-    gaps: dict[str, list[float]] = defaultdict(list)
+    gaps: dict[tuple[str, str], list[float]] = defaultdict(list)
     for run in group.runs:
         if run.seed in others:
             mine, other = run.client_scores(), others[run.seed].client_scores()
@@ -74,7 +74,7 @@ def _gains(group: Group, alone: Group) -> OwnerGains | None:
         return None
     form = group.criterion
     sign = form.scale if form.higher else -form.scale
-    means = {owner: round(sign * float(np.mean(own)), 9) for owner, own in sorted(gaps.items())}
+    means = {_name(*owner): round(sign * float(np.mean(own)), 9) for owner, own in sorted(gaps.items())}
     found = np.array(list(means.values()))
     rng = np.random.default_rng(0)
     drawn = found[rng.integers(0, len(found), (DRAWS, len(found)))].mean(1)
@@ -90,9 +90,13 @@ def _gains(group: Group, alone: Group) -> OwnerGains | None:
     )
 
 
-def _owner(run: Run, client: str) -> str:
-    """Return the name of an owner: of natural clients the same under every seed, of others one for each seed."""
-    return client if run.summary["partition"] == "natural" else f"{run.seed}/{client}"
+def _owner(run: Run, client: str) -> tuple[str, str]:
+    """Return seed and client of an owner; natural clients are the same under every seed, which is left empty."""
+    return ("" if run.summary["partition"] == "natural" else str(run.seed), client)
+
+
+def _name(seed: str, client: str) -> str:
+    return f"{client} of seed {seed}" if seed else client
 
 
 def describe_gains(gains: OwnerGains, percent: bool) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ParamSpec
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from ..errors import AtollError
@@ -43,6 +44,8 @@ CLASSES = [*SERIES, "#6a3d9a", "#8c510a", "#a6c034"]
 MARKS = ("o", "s", "^", "D", "v")
 
 INK, MUTED, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "muted", "grid", "paper"))
+
+_VALUE = "value of a mark: "  # what the ids of marks with a value begin with, until the SVG is written
 
 RC: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],  # comes with matplotlib, so a figure is the same on every machine
@@ -107,6 +110,11 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def set_value(mark: Artist, text: str) -> None:
+    """Give a mark a text that an SVG shows under the pointer."""
+    mark.set_gid(_VALUE + text)
+
+
 def save(fig: Figure, path: Path) -> Path:
     """Write a figure as PNG or SVG, by the extension; text in an SVG becomes outlines, so no font is needed."""
     path = Path(path)
@@ -117,6 +125,8 @@ def save(fig: Figure, path: Path) -> Path:
     metadata = {"Date": None} if kind == "svg" else None
     with matplotlib.rc_context(RC | {"svg.fonttype": "path"}):
         fig.savefig(path, format=kind, dpi=DPI, metadata=metadata)
+    if kind == "svg":
+        path.write_text(_title_values(path.read_text(encoding="utf-8")), encoding="utf-8")
     return path
 
 
@@ -126,7 +136,7 @@ def inline_svg(fig: Figure, name: str | None = None) -> str:
     Its ids start with `name` (by default a digest of the picture), so several pictures share a page. Text stays text in
     the page's font, and colours are the page's variables (see `variables`), so it follows a dark page.
     """
-    svg = _strip_metadata(_render(fig))
+    svg = _title_values(_strip_metadata(_render(fig)))
     svg = svg.replace("<svg ", f'<svg style="min-width: {SHRINK * 96 * fig.get_figwidth():.0f}px" ', 1)
     name = name or "f" + hashlib.sha256(svg.encode()).hexdigest()[:10]
     return re.sub(r"<[^>]*>", lambda tag: _page_tag(tag[0], name), svg)
@@ -150,6 +160,11 @@ def _strip_metadata(svg: str) -> str:
     """Keep only the drawing: remove XML prologue, comments, metadata and styles that would leak into the page."""
     svg = svg[svg.index("<svg") :]
     return re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+
+
+def _title_values(svg: str) -> str:
+    """Turn the texts of marks, which matplotlib writes as ids, into titles."""
+    return re.sub(rf'<g id="{_VALUE}([^"]*)">', r'<g class="value"><title>\1</title>', svg)
 
 
 def _page_tag(tag: str, name: str) -> str:

@@ -42,7 +42,7 @@ class Row:
     seconds: float | None = None
     own: dict[str, Stat | None] = field(default_factory=dict)  # the user's metrics, in their own units
     criterion: Criterion = ACCURACY
-    divisions: int = 1  # different splits of the rows among clients and parts
+    splits: int = 1  # different splits of the rows among clients and parts
     is_method: bool = True  # False for the score without a model
 
 
@@ -146,11 +146,11 @@ def row(group: Group) -> Row:
         seconds=_cost(group, "seconds", 1.0),
         own={name: group.stat(f"personal.metrics.best_by_val.{name}") for name in _metrics(group)},
         criterion=group.criterion,
-        divisions=count_divisions(group.runs),
+        splits=count_splits(group.runs),
     )
 
 
-def count_divisions(runs: Iterable[Run]) -> int:
+def count_splits(runs: Iterable[Run]) -> int:
     """Return the number of different splits of the rows; runs that do not tell theirs count as one."""
     return len({run.holdings.get("name", "") for run in runs})
 

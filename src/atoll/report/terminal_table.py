@@ -23,9 +23,9 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
     if rows and (score := rows[0].criterion) != ACCURACY:
         unit = " in %" if score.percent else ""
         console.print(f"Scores: {score.title}{unit}, {score.better} is better.", style="dim", highlight=False)
-    divisions = max((row.divisions for row in rows), default=1)
-    if divisions > 1:
-        console.print(f"Means over {divisions} splits of the rows.", style="dim", highlight=False)
+    splits = max((row.splits for row in rows), default=1)
+    if splits > 1:
+        console.print(f"Means over {splits} splits of the rows.", style="dim", highlight=False)
     for row in rows:
         if row.remark:
             console.print(f"[yellow]*[/] {escape(row.name)}: {escape(row.remark)}", highlight=False)

@@ -91,7 +91,7 @@ def read_poison(text: str) -> Poison:
     """Read a value of ``--poison``, such as ``0.2:signflip``."""
     share, kind = POISON.parse("--poison", text)
     if kind not in KINDS:
-        raise unknown("kind of --poison", kind, KINDS)
+        raise unknown("kind", kind, KINDS, "of --poison")
     return Poison(share, kind)
 
 
@@ -118,7 +118,7 @@ class Faults:
     def __post_init__(self) -> None:
         for i in self.drop.always:
             if i not in self.ids:
-                raise unknown("client for --drop", i, self.ids)
+                raise unknown("client", i, self.ids, "for --drop")
 
     def absence(self, t: int, i: ClientId) -> str | None:
         """Return why client ``i`` does not answer in round ``t``, or None if it answers."""

@@ -18,7 +18,7 @@ def describe_session(data: Mapping[str, object], settings: Mapping[str, object],
     """Describe the conditions under which this process works on a run.
 
     Args:
-        data: digests of the data and of their division.
+        data: digests of the data and of their partition.
         settings: all settings of the method, with their values.
         first_round: the first round of this process, counted from 1.
     """

@@ -1,6 +1,7 @@
 """The directory of several runs, such as a comparison: its plan, from which it resumes, and who may write to it."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml
@@ -12,6 +13,7 @@ from ..utils.files import write_whole
 from .run_dir import CONFIG, holds_run
 
 PLAN = "plan.yaml"
+RESULTS = "results.json"  # of a recipe
 REPORT = "report.html"
 
 
@@ -32,6 +34,29 @@ def check_free_for_group(root: Path, replacing: bool) -> None:
             f"{str(root)!r} already holds runs with their report. "
             "Add --resume to continue them, --force to replace them, or choose another --out."
         )
+
+
+def check_keeps_runs(root: Path, configs: Iterable[Config]) -> None:
+    """Raise an AtollError if the report of the runs to resume would lose runs that were planned in ``root``."""
+    if not (root / PLAN).exists():
+        return
+    planned = {Path(str(c.out)) for c in configs}
+    lost = [Path(str(c.out)).name for c in read_plan(root, {}) if Path(str(c.out)) not in planned]
+    if lost:
+        raise AtollError(
+            f"{str(root)!r} also holds {', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}, which this command "
+            "does not run, so the report would lose them. Name all methods and seeds that are there, add --force in "
+            "place of --resume to replace them, or choose another --out."
+        )
+
+
+def check_free_for_recipe(root: Path, recipe: str) -> None:
+    """Raise an AtollError if the results of a recipe would replace what another command wrote into ``root``."""
+    results = root / RESULTS
+    other = json.loads(results.read_bytes()).get("recipe") if results.exists() else None
+    if holds_run(root) or (root / PLAN).exists() or (other or recipe) != recipe:
+        what = f"the results of {other}" if other else "the runs of another command"
+        raise AtollError(f"{str(root)!r} holds {what}, and {recipe} would replace the report. Choose another --out.")
 
 
 def write_plan(root: Path, configs: Sequence[Config]) -> None:

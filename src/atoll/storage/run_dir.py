@@ -123,7 +123,10 @@ class RunDir:
         differ = sorted(name for name in asked if asked[name] != stored.get(name))
         if differ:
             changes = "; ".join(f"{name}: {stored.get(name)!r} before, {asked[name]!r} now" for name in differ)
-            raise AtollError(f"Cannot resume {str(self.path)!r} with another configuration ({changes}).")
+            raise AtollError(
+                f"Cannot resume {str(self.path)!r} with another configuration ({changes}). Resume it as it was, or "
+                "choose another --out."
+            )
 
     def _clear(self) -> None:
         for name in _FOLDERS:

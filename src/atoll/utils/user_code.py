@@ -43,6 +43,6 @@ def entry(path: Path, name: str, what: str) -> Callable[..., Any]:
     module = imported(path, what)
     own = {key: v for key, v in vars(module).items() if callable(v) and not key.startswith("_")}
     if name not in own:
-        raise unknown(f"entry of {what[0].lower() + what[1:]} {str(path)!r}", name, own)
+        raise unknown("entry", name, own, f"of {what[0].lower() + what[1:]} {str(path)!r}")
     found: Callable[..., Any] = own[name]
     return found

@@ -134,3 +134,44 @@ def test_export_of_an_unknown_client_names_the_known_ones(atoll: Atoll, refused:
     atoll("run", "fedavg", *QUICK, "--out", "one", "--quiet")
 
     assert "Unknown client '99'. Known: 0, 1, 2." in refused("export", "one", "--client", "99")
+
+
+def test_comparison_is_resumed_with_more_methods_but_not_with_fewer(atoll: Atoll, refused: Refused) -> None:
+    atoll("compare", "local", "fedavg", *QUICK, "--out", "both", "--quiet")
+
+    message = refused("compare", "local", "fedprox", *QUICK, "--out", "both", "--resume")
+
+    assert "also holds fedavg-seed0, which this command does not run" in message
+    assert Path("both/report.html").read_text() == "local fedavg"
+    assert "also holds" in refused("sweep", "ditto", "--grid", "lam=1,2", *QUICK, "--out", "both", "--resume")
+    atoll("compare", "local", "fedavg", "fedprox", *QUICK, "--out", "both", "--resume", "--quiet")
+    assert Path("both/report.html").read_text() == "local fedavg fedprox"
+
+
+def test_recipe_is_refused_in_the_directory_of_other_runs(atoll: Atoll, refused: Refused) -> None:
+    atoll("run", "fedavg", *QUICK, "--out", "one", "--quiet")
+    atoll("compare", "local", *QUICK, "--out", "both", "--quiet")
+    Path("other").mkdir()
+    Path("other/results.json").write_text('{"recipe": "scd/table1"}')
+
+    for root in ("one", "both", "other"):
+        assert "dcpfl/figure2 would replace the report" in refused(
+            "paper", "run", "dcpfl/figure2", "--scale", "smoke", "--out", root
+        )
+
+    assert Path("one/report.html").read_text() == "fedavg"
+
+
+def test_new_clients_get_a_folder_of_their_own(atoll: Atoll, refused: Refused) -> None:
+    atoll("run", "fedavg", *QUICK, "--new-clients", 1, "--out", "runs/host", "--quiet")
+    atoll("adapt", "runs/host", "--new-clients", "--shots", "1", "--out", "later", "--quiet")
+    before = Path("later/adapt.json").read_text()
+
+    for folder in ("runs/host", "runs"):
+        assert "holds runs" in refused("adapt", "runs/host", "--new-clients", "--out", folder, "--force")
+    assert "already holds models" in refused("adapt", "runs/host", "--new-clients", "--shots", "2", "--out", "later")
+
+    assert not Path("runs/host/adapt.json").exists()
+    assert Path("later/adapt.json").read_text() == before
+    atoll("adapt", "runs/host", "--new-clients", "--shots", "2", "--out", "later", "--force", "--quiet")
+    assert Path("later/adapt.json").read_text() != before

@@ -14,6 +14,8 @@ from PIL import Image
 
 from atoll.api import run
 from atoll.cli import main
+from atoll.cli.predict import truth_of
+from atoll.core.problems import Labels, NextToken, Numbers, Problem
 from atoll.engine.result import Result
 from atoll.errors import AtollError
 from atoll.inference import export
@@ -65,6 +67,15 @@ def test_predict_classifies_an_image_file(ditto: tuple[Path, Result], tmp_path: 
     assert list(found["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-6)
 
 
+def test_predict_says_when_an_image_is_converted(ditto: tuple[Path, Result], tmp_path: Path) -> None:
+    Image.new("RGB", (28, 20), (200, 150, 250)).save(tmp_path / "scan.png")
+
+    shown = command("predict", str(ditto[0]), str(tmp_path / "scan.png"), "--client", "1")
+
+    assert shown.exit_code == 0
+    assert "scan.png has 28 x 20 pixels with 3 channels; it was converted to 8 x 8 with 1" in shown.stderr
+
+
 def test_predict_accepts_raw_rows_and_test_rows(ditto: tuple[Path, Result], tmp_path: Path) -> None:
     folder, result = ditto
     np.save(tmp_path / "rows.npy", result.setup.federation.dataset.x_train[:4])
@@ -73,6 +84,30 @@ def test_predict_accepts_raw_rows_and_test_rows(ditto: tuple[Path, Result], tmp_
     assert all(sum(p["probabilities"].values()) == pytest.approx(1) for p in found)
     own = json.loads(command("predict", str(folder), "--client", "0", "--json").stdout)
     assert len(own) == result.pool.test.size(0)
+
+
+def test_predictions_of_test_rows_show_the_true_class_beside(ditto: tuple[Path, Result]) -> None:
+    folder, result = ditto
+    expected = [result.setup.federation.dataset.classes[y] for y in result.pool.test[0].y]
+
+    own = json.loads(command("predict", str(folder), "--client", "0", "--json").stdout)
+    shown = command("predict", str(folder), "--client", "0", "--top", "2").stdout.splitlines()
+
+    assert [row["true"] for row in own] == expected
+    assert shown[0].split() == ["row", "true", "class", "class", "2nd"]
+    assert shown[1].split()[:4] == ["test", "row", "0", expected[0]]
+
+
+@pytest.mark.parametrize(
+    ("problem", "y", "classes", "expected"),
+    [
+        (Numbers(2), [[1.5, 2.0]], ("price", "days"), [{"price": 1.5, "days": 2.0}]),
+        (Labels(3), [[1, 0, 1]], ("a", "b", "c"), [["a", "c"]]),
+        (NextToken(3, 3), [[0, 1, 2]], ("x", "y", "z"), ["z"]),
+    ],
+)
+def test_truth_of_other_tasks(problem: Problem, y: list[Any], classes: tuple[str, ...], expected: list[Any]) -> None:
+    assert truth_of(problem, torch.tensor(y), classes) == expected
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_an_exported_model_on_own_columns_reads_raw_rows(tmp_path: Path) -> None
         export.export_model(open_run(tmp_path / "run"), "west", form, tmp_path / form)
 
 
-def test_newcomers_are_prepared_by_what_the_clients_agreed_on(trained: tuple[Path, Result], tmp_path: Path) -> None:
+def test_new_clients_are_prepared_by_what_the_clients_agreed_on(trained: tuple[Path, Result], tmp_path: Path) -> None:
     folder = trained[0]
     west = folder.parent / "data" / "west.csv"
 

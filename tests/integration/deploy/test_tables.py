@@ -155,7 +155,7 @@ def test_sites_without_statistics_take_part_where_nothing_has_to_be_agreed_on(tm
 
 
 def test_statistics_of_ever_new_divisions_are_refused(tmp_path: Path) -> None:
-    """The differences between two divisions tell about single rows."""
+    """The differences between two splits tell about single rows."""
     line = sites(tmp_path, write_folder(tmp_path / "data"), allow={"statistics": 2})
     for seed in (0, 1, 1, 0):
         deploy(tmp_path / f"{seed}", line, seed=seed, rounds=1)

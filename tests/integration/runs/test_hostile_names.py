@@ -99,10 +99,10 @@ def test_client_names_cannot_leave_the_run_directory(kind: str, tmp_path: Path) 
     ids = [i for i in NASTY if not i.endswith("\0")]  # numpy takes zeros off the end of texts
     data, file = owned(ids), tmp_path / "partition.json"
     export(federate(data, None, "natural", "client_811", 0), file)
-    division = {"natural": "natural", "file": f"file:{file}"}[kind]
+    partition = {"natural": "natural", "file": f"file:{file}"}[kind]
 
     def act(out: Path) -> None:
-        options: dict[str, Any] = {"partition": division, "rounds": 2, "epochs": 1, "models": "linear"}
+        options: dict[str, Any] = {"partition": partition, "rounds": 2, "epochs": 1, "models": "linear"}
         result = run("ditto", data, out=out, store="disk", cache=1, backend="loop", **options)
         assert sorted(result.pool.ids) == sorted(ids)
         assert list(result.backend.store) == sorted(ids)

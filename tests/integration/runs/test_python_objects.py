@@ -1,5 +1,6 @@
 """Data, networks and methods that a user gives as Python objects."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 import atoll
+from atoll.config.python_words import to_python
 from atoll.core.model import Predictor
 from atoll.data.objects import make_dataset
 from atoll.errors import AtollError
@@ -114,9 +116,9 @@ def test_hugging_face_data_are_read_by_their_columns() -> None:
         (7, "data is of type int. Give a name or a path; (X, y)"),
         ((X, Y[:5]), "90 rows but 5 labels"),
         ({}, "The mapping of clients is empty"),
-        ({"a": (X, Y), "b": (X[:, :2], Y)}, "rows of the clients have unlike shapes (a: (4,); b: (2,))"),
+        ({"a": (X, Y), "b": (X[:, :2], Y)}, "rows of the clients have different shapes (a: (4,); b: (2,))"),
         (TensorDataset(torch.zeros(3)), "a row has 1 parts"),
-        (([[1.0], [1.0, 2.0]], [0, 1]), "rows have unlike shapes"),
+        (([[1.0], [1.0, 2.0]], [0, 1]), "rows have different shapes"),
     ],
 )
 def test_data_of_another_form_are_refused_in_one_sentence(data: Any, says: str) -> None:
@@ -222,6 +224,8 @@ def test_personal_model_of_an_unknown_client_names_the_known_ones() -> None:
         ({"lam": 2}, "'lam' is a setting of ditto, not an option of runs: write settings={'lam': 2}."),
         ({"set": {"lam": 2}}, "In Python, write settings={'lam': 0.5}."),
         ({"with": ["proximal"]}, "In Python, write terms=['dw:mu=0.1']."),
+        ({"rounds": -1}, "rounds must be at least 1, not -1."),
+        ({"task": "classes", "models": ["mlp", "mlp:hidden=8"]}, "models, adapter and columns give mlp, mlp:hidden=8"),
     ],
 )
 def test_unknown_option_says_what_to_write(option: dict[str, Any], says: str) -> None:
@@ -229,3 +233,38 @@ def test_unknown_option_says_what_to_write(option: dict[str, Any], says: str) ->
         atoll.run("ditto", (X, Y), **option)
 
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("Add --width 32, or choose models that agree.", "Add width=32, or choose models that agree."),
+        ("Predict numbers with --task regression.", "Predict numbers with task='regression'."),
+        ("Use --partition dirichlet:0.5.", "Use partition='dirichlet:0.5'."),
+        ("Repeat it with --new-clients N.", "Repeat it with new_clients=N."),
+        ("Add --force, or choose another --out.", "Add force=True, or choose another out."),
+        ("Write --with dw:mu=VALUE.", "Write terms='dw:mu=VALUE'."),
+        ("Continue with `atoll run --resume runs/a`.", "Continue with `atoll run --resume runs/a`."),
+        ("pip install --quiet", "pip install --quiet"),
+    ],
+)
+def test_errors_in_python_name_arguments_and_not_options(message: str, says: str) -> None:
+    assert to_python(message) == says
+
+
+def test_data_that_are_a_list_of_numbers_are_refused_with_the_forms() -> None:
+    with pytest.raises(AtollError, match=r"a list of numbers. Give .*\(X, y\)"):
+        atoll.run("fedavg", [1, 2, 3])
+
+
+def test_method_class_in_place_of_an_object_is_refused() -> None:
+    with pytest.raises(AtollError, match=r"FedAvg is a class. Give an object of it: FedAvg\(...\)"):
+        atoll.run(FedAvg, (X, Y), **SHORT)  # type: ignore[arg-type]
+
+
+def test_payloads_print_shapes_and_no_numbers() -> None:
+    shown = repr(atoll.run("fedavg", (X, Y), **SHORT).server)
+
+    assert re.fullmatch(r"Global\(params=\{\d tensors, [\d,]+ numbers\}, extra=\{0 tensors, 0 numbers\}\)", shown), (
+        shown
+    )

@@ -1,4 +1,4 @@
-"""What users bring along: models, metrics, regularisers, divisions, by the file or from other packages."""
+"""What users bring along: models, metrics, regularisers, partitions, by the file or from other packages."""
 
 import json
 import pickle
@@ -260,7 +260,7 @@ def test_regulariser_from_a_file_is_used(here: Path) -> None:
         make("fedavg", terms=["./none.py"])
 
 
-# -- divisions of FL-bench --------------------------------------------------------------------------------------------
+# -- partitions of FL-bench -------------------------------------------------------------------------------------------
 
 
 def test_fl_bench_partition_file_is_read(tmp_path: Path) -> None:

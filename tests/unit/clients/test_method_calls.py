@@ -89,27 +89,27 @@ class Numbers(Method[Server, State, Down, Up]):
 
 
 @payload
-class Desk:
+class PerClient:
     v: Tensor = about("a number")
 
 
 @dataclass(frozen=True)
-class Desked(Numbers):
+class WithServerSide(Numbers):
     """Return numbers with a server-side state for each client."""
 
-    def init_per_client(self, task: Task, of: ClientId, k: Key) -> Desk:
-        made: Desk = self.either("init_per_client", LATER, Desk(torch.zeros(())))
+    def init_per_client(self, task: Task, of: ClientId, k: Key) -> PerClient:
+        made: PerClient = self.either("init_per_client", LATER, PerClient(torch.zeros(())))
         return made
 
     def broadcast_per_client(
-        self, server: Server, per_client: Desk, to: ClientId, task: Task, r: Round, k: Key
+        self, server: Server, per_client: PerClient, to: ClientId, task: Task, r: Round, k: Key
     ) -> Down:
         made: Down = self.either("broadcast_per_client", r.t, Down(r.t, server.v))
         return made
 
     def serve_client(
-        self, server: Server, per_client: Desk, reply: Reply[Up], task: Task, r: Round, k: Key
-    ) -> tuple[Up, Desk]:
+        self, server: Server, per_client: PerClient, reply: Reply[Up], task: Task, r: Round, k: Key
+    ) -> tuple[Up, PerClient]:
         return reply.upload, self.either("serve_client", r.t, per_client)
 
 
@@ -130,9 +130,9 @@ def said(method: Any, **options: Any) -> str:
         (Numbers, "client_update", "client_update() declares that a client keeps a State"),
         (Numbers, "after_upload", "client_update() declares that a client keeps a State"),
         (Numbers, "aggregate", "init_server() declares a Server"),
-        (Desked, "init_per_client", "init_per_client() declares a Desk"),
-        (Desked, "broadcast_per_client", "client_update() declares that it receives a Down"),
-        (Desked, "serve_client", "init_per_client() declares a Desk"),
+        (WithServerSide, "init_per_client", "init_per_client() declares a PerClient"),
+        (WithServerSide, "broadcast_per_client", "client_update() declares that it receives a Down"),
+        (WithServerSide, "serve_client", "init_per_client() declares a PerClient"),
     ],
 )
 def test_value_of_undeclared_class_ends_the_run(
@@ -143,7 +143,7 @@ def test_value_of_undeclared_class_ends_the_run(
     assert said(method, backend=backend) == f"{kind.__name__}.{function} returned a Foo, but {declared}."
 
 
-@pytest.mark.parametrize("kind", [Numbers, Desked])
+@pytest.mark.parametrize("kind", [Numbers, WithServerSide])
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_values_of_declared_classes_pass(kind: type[Numbers], backend: str) -> None:
     result = run(kind(), clients=3, rounds=5, rows=200, partition="iid", backend=backend)
@@ -204,7 +204,7 @@ class Adapting(Numbers):
 
 @pytest.mark.parametrize("function", ["init_client", "client_update", "after_upload"])
 def test_new_client_values_are_checked_against_declared_classes(function: str) -> None:
-    result = run(Numbers(), clients=4, rounds=LATER, rows=200, partition="iid", newcomers=1)
+    result = run(Numbers(), clients=4, rounds=LATER, rows=200, partition="iid", new_clients=1)
     result = replace(result, setup=replace(result.setup, method=Numbers(function)))
 
     with pytest.raises(AtollError, match=rf"Numbers\.{function} returned a Foo"):
@@ -212,7 +212,7 @@ def test_new_client_values_are_checked_against_declared_classes(function: str) -
 
 
 def test_adapt_must_return_declared_state_class() -> None:
-    result = run(Adapting("adapt"), clients=4, rounds=1, rows=200, partition="iid", newcomers=1)
+    result = run(Adapting("adapt"), clients=4, rounds=1, rows=200, partition="iid", new_clients=1)
 
     with pytest.raises(
         AtollError, match=r"Adapting\.adapt returned a Foo, but client_update\(\) declares that a client keeps"

@@ -452,7 +452,7 @@ def answered(name: str, t: int, **changes: Any) -> tuple[Validator, str, Any, An
 
 
 def test_shared_features_may_have_at_most_as_many_rows_as_the_client() -> None:
-    """FedFed sends them in its second round here: half of the rows are fine, twice as many or unlike numbers not."""
+    """FedFed sends them in its second round here: half of the rows are fine, twice as many or different numbers not."""
     checks, i, download, upload = answered("fedfed", 1)
     assert checks.expected(i, download).form["pool/y"] == Leaf(torch.int32, (None,))
 

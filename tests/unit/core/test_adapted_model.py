@@ -138,7 +138,7 @@ def test_method_that_averages_refuses_unequal_ranks() -> None:
 
 
 def test_adapters_and_networks_drawn_per_client_exclude_each_other() -> None:
-    with pytest.raises(AtollError, match="--init per_client exclude each other"):
+    with pytest.raises(AtollError, match="init='per_client' exclude each other"):
         atoll.run("local", adapter="lora:2", init="per_client", **SMALL)
 
 

@@ -17,7 +17,7 @@ from atoll.core.task import Round
 from atoll.engine.result import Result
 from atoll.errors import AtollError
 from atoll.inference.models import open_run
-from atoll.inference.newcomers import find_source_run
+from atoll.inference.new_clients import find_source_run
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.storage import audit_log
 from atoll.typing import ClientId

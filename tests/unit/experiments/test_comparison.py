@@ -91,12 +91,12 @@ def test_settings_of_a_method_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "settings", "message"),
     [
-        (["fedavg"], {"lam": 1}, "Unknown setting of fedavg 'lam'"),
-        (["ditto", "fedproto"], {"lma": 1}, "Unknown setting of ditto, fedproto 'lma'. Did you mean 'lam'?"),
-        (["ditto"], {"fedproto.lam": 1}, "Unknown setting of ditto 'fedproto.lam'"),
-        (["ditto"], {"lam": 1, "fedproto.lam": 1}, "Unknown setting of ditto 'fedproto.lam'"),
-        (["ditto"], {"ditto.lma": 1}, "Unknown setting of ditto 'lma'. Did you mean 'lam'?"),
-        (["ditto"], {"optim.lrr": 1}, "Unknown setting of ditto.optim 'lrr'"),
+        (["fedavg"], {"lam": 1}, "Unknown setting 'lam' of fedavg"),
+        (["ditto", "fedproto"], {"lma": 1}, "Unknown setting 'lma' of ditto, fedproto. Did you mean 'lam'?"),
+        (["ditto"], {"fedproto.lam": 1}, "Unknown setting 'fedproto.lam' of ditto"),
+        (["ditto"], {"lam": 1, "fedproto.lam": 1}, "Unknown setting 'fedproto.lam' of ditto"),
+        (["ditto"], {"ditto.lma": 1}, "Unknown setting 'lma' of ditto. Did you mean 'lam'?"),
+        (["ditto"], {"optim.lrr": 1}, "Unknown setting 'lrr' of ditto.optim"),
         (["ditto"], {"lam": "x"}, "Setting ditto.lam must be a number"),
     ],
 )

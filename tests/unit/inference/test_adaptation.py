@@ -29,7 +29,7 @@ from atoll.methods import _registry
 from benchmarks.digests import short_options
 
 SMALL: dict[str, Any] = {
-    "clients": 4, "newcomers": 1, "rows": 400, "rounds": 1, "epochs": 1, "models": "mlp:hidden=16", "backend": "loop",
+    "clients": 4, "new_clients": 1, "rows": 400, "rounds": 1, "epochs": 1, "models": "mlp:hidden=16", "backend": "loop",
 }  # fmt: skip
 CLOSED = {"fedamp", "fedmd", "fedpac", "ktpfl"}
 
@@ -57,7 +57,7 @@ def without_knowledge(result: Result) -> Result:
 
 
 @pytest.mark.parametrize("name", [n for n in _registry.methods() if n not in CLOSED])
-def test_newcomers_use_the_server_state_without_changing_it(name: str) -> None:
+def test_new_clients_use_the_server_state_without_changing_it(name: str) -> None:
     result = short(name)
     before = digest(result.server)
     made = adapt(result, shots=5)
@@ -88,13 +88,13 @@ def test_methods_without_lasting_knowledge_say_so(name: str, reason: str) -> Non
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory, module_without_report: None) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("host") / "fedavg"
-    return folder, run("fedavg", out=folder, **{**SMALL, "clients": 6, "newcomers": 2})
+    return folder, run("fedavg", out=folder, **{**SMALL, "clients": 6, "new_clients": 2})
 
 
 def test_last_clients_are_held_out_of_the_run(host: tuple[Path, Result]) -> None:
     """Four of six clients train and are measured; the two others are those of the same partition without the option."""
     folder, result = host
-    all_clients = build_setup(replace(result.setup.config, newcomers=0)).federation
+    all_clients = build_setup(replace(result.setup.config, new_clients=0)).federation
     assert result.pool.ids == all_clients.clients[:4]
     assert {row["client"] for row in result.clients} == set(all_clients.clients[:4])
     assert json.loads((folder / "holdings.json").read_text())["clients"] == list(all_clients.clients[:4])
@@ -105,7 +105,7 @@ def test_last_clients_are_held_out_of_the_run(host: tuple[Path, Result]) -> None
         assert len(guests.models.pool.test[at].y) == len(all_clients.test[4 + at])
 
 
-def test_newcomer_of_fedavg_trains_the_server_model_on_its_rows(host: tuple[Path, Result]) -> None:
+def test_new_client_of_fedavg_trains_the_server_model_on_its_rows(host: tuple[Path, Result]) -> None:
     """What the method does in one round, called by hand, for as many passes as asked for."""
     result = host[1]
     made = adapt(host[0], epochs=2)
@@ -142,7 +142,7 @@ def test_shots_are_rows_of_each_class_and_nested(host: tuple[Path, Result]) -> N
     assert all(tuple(x.flatten().tolist()) in held for x in one.x)
 
 
-def test_curve_is_the_mean_over_newcomers_with_deviation_over_repeats(host: tuple[Path, Result]) -> None:
+def test_curve_is_the_mean_over_new_clients_with_deviation_over_repeats(host: tuple[Path, Result]) -> None:
     made = adapt(host[0], shots=2, repeats=2)
     means = [
         np.mean([r["personal"] for r in made.table.to_pylist() if r["repeat"] == repeat]).item() for repeat in (0, 1)
@@ -162,7 +162,7 @@ def test_malformed_shots_are_refused(text: str) -> None:
 # Data of their own
 
 
-def test_classes_of_newcomers_are_matched_by_name(host: tuple[Path, Result], tmp_path: Path) -> None:
+def test_classes_of_new_clients_are_matched_by_name(host: tuple[Path, Result], tmp_path: Path) -> None:
     """Rows of sevens and threes alone are numbered 0 and 1 by their file, and 3 and 7 by the run."""
     digits = load("digits")
     chosen = np.isin(digits.y_train, (3, 7))
@@ -173,7 +173,7 @@ def test_classes_of_newcomers_are_matched_by_name(host: tuple[Path, Result], tmp
     assert made.notes == ()
 
 
-def test_owners_are_newcomers_unless_a_partition_is_given(host: tuple[Path, Result]) -> None:
+def test_owners_are_new_clients_unless_a_partition_is_given(host: tuple[Path, Result]) -> None:
     digits = load("digits")
     owners = np.array(["north", "south"])[np.arange(len(digits.y_train)) % 2]
     empty = np.array([], dtype=str)
@@ -182,7 +182,7 @@ def test_owners_are_newcomers_unless_a_partition_is_given(host: tuple[Path, Resu
     assert len(adapt(host[0], owned, shots=1, clients=3, partition="dirichlet:1").models.clients) == 3
 
 
-def test_note_warns_if_newcomers_have_rows_of_the_run(host: tuple[Path, Result]) -> None:
+def test_note_warns_if_new_clients_have_rows_of_the_run(host: tuple[Path, Result]) -> None:
     same = host[1].setup.federation.dataset
     assert "have trained on its rows" in adapt(host[0], same, shots=1).notes[0]
 
@@ -194,16 +194,16 @@ def test_data_of_another_kind_or_with_unknown_classes_are_refused(host: tuple[Pa
         adapt(host[0], wide)
     x = np.zeros((20, 1, 8, 8), np.uint8)
     strange = Dataset("strange", "image", x, y, x[:0], y[:0], ("0", "ten"))
-    with pytest.raises(AtollError, match=r"class of the run.*'ten'"):
+    with pytest.raises(AtollError, match=r"Unknown class 'ten' in the data 'strange'"):
         adapt(host[0], strange)
 
 
 def test_run_without_held_out_clients_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    result = run("local", **{**SMALL, "newcomers": 0})
-    with pytest.raises(AtollError, match=r"No client was held out of this run.*--newcomers N"):
+    result = run("local", **{**SMALL, "new_clients": 0})
+    with pytest.raises(AtollError, match=r"No client was held out of this run.*--new-clients N"):
         adapt(result)
     with pytest.raises(AtollError, match="of 4 clients, 1 to 3 can stay out"):
-        run("local", **{**SMALL, "newcomers": 4})
+        run("local", **{**SMALL, "new_clients": 4})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -212,13 +212,13 @@ def test_run_without_held_out_clients_is_refused_with_a_remedy(tmp_path: Path) -
 
 def test_command_writes_scores_curve_and_models(host: tuple[Path, Result], atoll: Atoll, tmp_path: Path) -> None:
     folder = tmp_path / "later"
-    shown = atoll("adapt", host[0], "--newcomers", "--shots", "2,5", "--repeats", "2", "--out", folder)
+    shown = atoll("adapt", host[0], "--new-clients", "--shots", "2,5", "--repeats", "2", "--out", folder)
     assert "fedavg: 2 new clients" in shown.stdout
     assert {"adapt.json", "adapt.csv", "adapt.png", "adapt.svg"} <= {path.name for path in folder.iterdir()}
     told = json.loads((folder / "adapt.json").read_text())
     assert [point["shots"] for point in told["curve"]] == ["2", "5"]
     assert len((folder / "adapt.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
-    same = json.loads(atoll("adapt", host[0], "--newcomers", "--shots", "2,5", "--repeats", "2", "--json").stdout)
+    same = json.loads(atoll("adapt", host[0], "--new-clients", "--shots", "2,5", "--repeats", "2", "--json").stdout)
     assert same["curve"] == told["curve"]
     again, made = open_adapted(folder), adapt(host[0], shots="2,5", repeats=2)
     for at, i in enumerate(again.clients):
@@ -240,14 +240,14 @@ def test_prototypes_of_few_rows_predict_the_same_when_opened_again(tmp_path: Pat
     assert len(again.source("3")[3].y) == made.table["rows"][0].as_py()
 
 
-def test_command_requires_either_data_or_newcomers(host: tuple[Path, Result], refused: Any) -> None:
+def test_command_requires_either_data_or_new_clients(host: tuple[Path, Result], refused: Any) -> None:
     assert "Give either --data" in refused("adapt", host[0])
-    assert "Give either --data" in refused("adapt", host[0], "--newcomers", "--data", "digits")
-    assert "setting of fedavg" in refused("adapt", host[0], "--newcomers", "--set", "lam=1")
+    assert "Give either --data" in refused("adapt", host[0], "--new-clients", "--data", "digits")
+    assert "setting 'lam' of fedavg" in refused("adapt", host[0], "--new-clients", "--set", "lam=1", "--out", "new")
 
 
 def test_adapt_from_python_returns_repr_html_and_plot(host: tuple[Path, Result]) -> None:
     made = package.adapt(host[0], shots="1,all")
-    assert repr(made).startswith("<Adaptation fedavg: 2 newcomers, personal ")
+    assert repr(made).startswith("<Adaptation fedavg: 2 new clients, personal ")
     assert made._repr_html_().count("<tr>") == 3
     assert len(made.plot().axes[0].get_lines()) >= 3

@@ -122,8 +122,8 @@ def test_convert_gives_value_of_the_requested_type(value: Any, kind: Any, read: 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lr": 1}, "Unknown setting of dcpfl 'lr'. Did you mean 'optim.lr' or 'calibrate.lr'?"),
-        ({"lma": 1}, "Unknown setting of dcpfl 'lma'. Did you mean 'lam'?"),
+        ({"lr": 1}, "Unknown setting 'lr' of dcpfl. Did you mean 'optim.lr' or 'calibrate.lr'?"),
+        ({"lma": 1}, "Unknown setting 'lma' of dcpfl. Did you mean 'lam'?"),
         ({"zzz": 1}, "Known: "),
         ({"lam": "much"}, "Setting dcpfl.lam must be a number, not 'much'"),
         ({"lam": ""}, "Setting dcpfl.lam must be a number"),
@@ -137,16 +137,16 @@ def test_convert_gives_value_of_the_requested_type(value: Any, kind: Any, read: 
         ({"virtual_relu": "maybe"}, "Setting dcpfl.virtual_relu must be true or false, not 'maybe'"),
         ({"aux": ["l2"]}, "Setting dcpfl.aux must be text"),
         ({"aux": "l3"}, "aux is 'l3'"),
-        ({"optim": "adma"}, "Unknown optimiser for dcpfl.optim 'adma'. Did you mean 'adam'?"),
+        ({"optim": "adma"}, "Unknown optimiser 'adma' for dcpfl.optim. Did you mean 'adam'?"),
         ({"optim": 3}, "Unknown optimiser"),
-        ({"optim.lrr": 1}, "Unknown setting of dcpfl.optim 'lrr'. Did you mean 'lr'?"),
-        ({"optim.": 1}, "Unknown optimiser for dcpfl.optim '1'"),
+        ({"optim.lrr": 1}, "Unknown setting 'lrr' of dcpfl.optim. Did you mean 'lr'?"),
+        ({"optim.": 1}, "Unknown optimiser '1' for dcpfl.optim"),
         ({"optim.lr.x": 1}, "has no parts"),
         ({"lam.x": 1}, "Setting dcpfl.lam has no parts: write lam=VALUE"),
         ({".lam": 1}, "Unknown setting"),
         ({"": 1}, "Unknown setting"),
         ({"needs": 1}, "Unknown setting"),
-        ({"optim.beta1": 1}, "Unknown setting of dcpfl.optim 'beta1'"),  # it is Adam's, not SGD's
+        ({"optim.beta1": 1}, "Unknown setting 'beta1' of dcpfl.optim"),  # it is Adam's, not SGD's
     ],
 )
 def test_wrong_settings_are_refused_with_the_reason(settings: dict[str, Any], message: str) -> None:
@@ -192,7 +192,7 @@ def test_method_name_is_split_from_its_variant() -> None:
 
 
 def test_unknown_variant_is_refused() -> None:
-    assert "Unknown variant of dcpfl 'no-la'. Did you mean 'no-al'?" in said("dcpfl:no-la")
+    assert "Unknown variant 'no-la' of dcpfl. Did you mean 'no-al'?" in said("dcpfl:no-la")
     assert "local has no variants" in said("local:x")
 
 
@@ -225,7 +225,7 @@ def test_regularisers_join_those_of_the_method() -> None:
         ("fedavg", ["proximl"], "Unknown regulariser 'proximl'. Did you mean 'proximal'?"),
         ("fedavg", [""], "Unknown regulariser"),
         ("fedavg", ["dw:mu"], "--with cannot be 'dw:mu': 'mu' has no name"),
-        ("fedavg", ["dw:fomr=1"], "Unknown setting of dw 'fomr'. Did you mean 'form'?"),
+        ("fedavg", ["dw:fomr=1"], "Unknown setting 'fomr' of dw. Did you mean 'form'?"),
         ("fedavg", ["dw:mu=x"], "Setting dw.mu must be a number, not 'x'"),
         ("fedavg", ["dw", "dw:mu=0.5"], "the same regulariser twice"),
         ("fedprox", ["proximal"], "the same regulariser twice"),

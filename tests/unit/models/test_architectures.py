@@ -250,7 +250,7 @@ def test_build_names_the_wrong_argument():
         models.build("resnet81", CIFAR, 10)
     with pytest.raises(AtollError, match="Unknown model"):
         models.describe("zzz")
-    with pytest.raises(AtollError, match=r"Unknown option of model 'cnn1': 'native82'. Did you mean 'native28'"):
+    with pytest.raises(AtollError, match=r"Unknown option 'native82' of model 'cnn1'. Did you mean 'native28'"):
         models.build("cnn1", MNIST, 10, native82=True)
     with pytest.raises(AtollError, match=r"'cnn1' takes images .* shape \(30,\).* bilstm, linear, lm, mlp, mlp_a, "):
         models.build("cnn1", (30,), 10)

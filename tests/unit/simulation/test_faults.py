@@ -100,7 +100,7 @@ def test_faults_are_part_of_the_identity_of_a_run() -> None:
 
 
 def test_unknown_client_for_drop_is_refused() -> None:
-    with pytest.raises(AtollError, match="Unknown client for --drop '77'"):
+    with pytest.raises(AtollError, match="Unknown client '77' for --drop"):
         setup("fedavg", drop="client:77")
 
 

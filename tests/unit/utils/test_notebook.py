@@ -44,7 +44,7 @@ def test_result_has_repr_html_and_figures(result: Result) -> None:
         assert result.plot(kind).get_suptitle().endswith(": digits, dirichlet:0.5, 3 clients"), kind
     drawn: Any = result.plot().axes[0].get_lines()[0].get_ydata()
     assert list(drawn) == pytest.approx([100 * v for v in table["personal"].to_pylist()])
-    with pytest.raises(AtollError, match=r"plot\(\) 'curve'"):
+    with pytest.raises(AtollError, match=r"'curve' in plot\(\)"):
         result.plot("curve")
 
 
@@ -76,7 +76,7 @@ def test_a_comparison_ranks_methods_over_seeds(compared: tuple[Path, Comparison]
     for kind in ("curves", "boxes", "bytes"):
         assert isinstance(made.plot(kind), matplotlib.figure.Figure)
     assert open_compare(folder).to_table().equals(made.to_table())
-    with pytest.raises(AtollError, match=r"plot\(\) 'lines'"):
+    with pytest.raises(AtollError, match=r"'lines' in plot\(\)"):
         made.plot("lines")
 
 

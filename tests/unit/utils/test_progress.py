@@ -36,7 +36,7 @@ def test_terminal_shows_bars_for_rounds_and_their_steps(
     assert "clients" in shown or "personal models" in shown
     assert "3/3" in shown
     later = atoll("adapt", "r", "--data", "digits", "--shots", "1,2").stderr
-    assert "newcomers" in later
+    assert "new clients" in later
     assert "2/2" in later
     assert "3/3" in atoll("export", "r").stderr
 

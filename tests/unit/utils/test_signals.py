@@ -233,10 +233,10 @@ def test_checkpoint_of_a_stopped_run_has_extras_of_the_last_whole_round(
         with pytest.raises(KeyboardInterrupt):
             experiment.run(lambda done, line: None)
         heir = build_experiment(setup, folder)
-        heir.checkpointing.extras |= {"chain": chain, "newcomer": Chain()}
+        heir.checkpointing.extras |= {"chain": chain, "new_client": Chain()}
         heir.resume()
     assert chain.taken == [None, {"length": 6}]  # nothing to take over at first
-    assert heir.checkpointing.extras["newcomer"].taken == [None]  # type: ignore[attr-defined]
+    assert heir.checkpointing.extras["new_client"].taken == [None]  # type: ignore[attr-defined]
     assert heir.progress.run_state.round == 2
 
 

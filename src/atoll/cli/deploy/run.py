@@ -32,7 +32,7 @@ from ..options import ConfigCommand, config_options, given
 
 # Options that each site decides for itself, and options that have no meaning outside of a simulation.
 NOT_HERE = (
-    "method", "data", "data_dir", "rows", "clients", "newcomers", "partition", "models", "public", "public_data",
+    "method", "data", "data_dir", "rows", "clients", "new_clients", "partition", "models", "public", "public_data",
     "backend", "workers", "store", "cache", "clock", "global_test", "metric", "min_class_count", "out",
 )  # fmt: skip
 

@@ -80,7 +80,7 @@ def _splits(name: str, config: str | None) -> list[Any]:
 
 def _chosen(name: str, features: Mapping[str, object], column: str | None) -> str | None:
     if column is not None and column not in features:
-        raise unknown(f"column of {name!r}", column, features)
+        raise unknown("column", column, features, f"of {name!r}")
     return column
 
 

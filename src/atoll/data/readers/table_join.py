@@ -31,7 +31,7 @@ class TableRequest:
         ignore: columns that are left out.
         schema: what the user declares about columns.
         task: what the labels are, a value of ``--task``.
-        unlike: whether the files of a folder may have unlike columns.
+        own_columns: whether the files of a folder may have different columns.
         classes: names of the classes, if the user lists them.
     """
 
@@ -40,7 +40,7 @@ class TableRequest:
     ignore: tuple[str, ...] = ()
     schema: Schema = Schema()
     task: str = Classes.task
-    unlike: bool = False
+    own_columns: bool = False
     classes: tuple[str, ...] = ()
 
     @property
@@ -72,7 +72,7 @@ def join_files(files: Sequence[TableFile], request: TableRequest, owners: Sequen
     y = _join_labels(files, request)
     if request.one_label and not request.schema.classes and train.any():
         check_known_labels(partial(_place, files), plain(f"{files[0].path}, labels", y), train, request.classes)
-    x, columns = _join_rows(files, request.unlike)
+    x, columns = _join_rows(files, request.own_columns)
     notes = [f"{file.path.name}: {note}" if len(files) > 1 else note for file in files for note in file.notes]
     labels = y if request.one_label else None
     if columns[0].kind != TEXT:
@@ -91,14 +91,16 @@ def join_files(files: Sequence[TableFile], request: TableRequest, owners: Sequen
     )
 
 
-def _join_rows(files: Sequence[TableFile], unlike: bool) -> tuple[Array, tuple[Column, ...]]:
+def _join_rows(files: Sequence[TableFile], own_columns: bool) -> tuple[Array, tuple[Column, ...]]:
     if not files[0].columns:
         (x,), column = text.encode([words for file in files for words in file.x.tolist()])
         return x, (column,)
     _check_kinds(files)
-    columns = merge_columns([(str(file.path), file.columns) for file in files], unlike)
+    columns = merge_columns([(str(file.path), file.columns) for file in files], own_columns)
     names = [column.name for column in columns]
-    parts = [recode(file.x, file.columns, columns, str(file.path), lacking=names if unlike else ()) for file in files]
+    parts = [
+        recode(file.x, file.columns, columns, str(file.path), lacking=names if own_columns else ()) for file in files
+    ]
     return np.concatenate(parts), columns
 
 
@@ -133,7 +135,7 @@ def _join_labels(files: Sequence[TableFile], request: TableRequest) -> Array:
 
 
 def check_label_names(files: Sequence[TableFile]) -> None:
-    """Refuse files whose labels are in columns of unlike names."""
+    """Refuse files whose labels are in columns with different names."""
     for file in files[1:]:
         if file.names != files[0].names:
             raise AtollError(

@@ -49,7 +49,7 @@ def check_classes(path: Path, name: str, y: Array, rows: Array) -> None:
 
 def chosen_column(path: Path, table: pa.Table, name: str | None) -> str | None:
     if name is not None and name not in table.column_names:
-        raise unknown(f"column of {path}", name, table.column_names)
+        raise unknown("column", name, table.column_names, f"of {path}")
     return name
 
 

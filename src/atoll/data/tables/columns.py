@@ -48,12 +48,12 @@ class Column:
         return self.kind in (NUMBER, DATE, EMPTY)
 
 
-def merge_columns(parts: Sequence[tuple[str, Sequence[Column]]], unlike: bool = False) -> tuple[Column, ...]:
+def merge_columns(parts: Sequence[tuple[str, Sequence[Column]]], own_columns: bool = False) -> tuple[Column, ...]:
     """Return the columns of several files or sites: kinds that agree, all levels.
 
     Args:
         parts: the name of each file or site, and its columns.
-        unlike: whether some of them may lack columns.
+        own_columns: whether some of them may lack columns.
 
     Raises:
         AtollError: a column has two kinds, or is missing somewhere.
@@ -63,7 +63,7 @@ def merge_columns(parts: Sequence[tuple[str, Sequence[Column]]], unlike: bool = 
         for column in columns:
             known = merged.get(column.name)
             merged[column.name] = column if known is None else _merged(where, known, column)
-    for where, columns in () if unlike else parts:
+    for where, columns in () if own_columns else parts:
         lacking = merged.keys() - {column.name for column in columns}
         for name in (name for name in merged if name in lacking):
             has = next(other for other, own in parts if name in {column.name for column in own})

@@ -91,7 +91,7 @@ def read_schema(path: Path) -> Schema:
         raise AtollError(f"The schema {str(path)!r} has no entries. Write, for example, 'columns: {{age: number}}'.")
     for name in values:
         if name not in ENTRIES:
-            raise unknown(f"entry of the schema {str(path)!r}", str(name), ENTRIES)
+            raise unknown("entry", str(name), ENTRIES, f"of the schema {str(path)!r}")
     columns = values.get("columns") or {}
     if not isinstance(columns, dict):
         raise AtollError(f"{path}: 'columns' has an entry for each column, such as 'age: number', not {columns!r}.")
@@ -145,7 +145,7 @@ def _columns(
         elif value in DECLARED:
             kinds[str(name)] = value
         else:
-            raise unknown(f"kind of column {str(name)!r} in the schema {str(path)!r}", str(value), DECLARED)
+            raise unknown("kind", str(value), DECLARED, f"of column {str(name)!r} in the schema {str(path)!r}")
     return kinds, levels, bounds
 
 

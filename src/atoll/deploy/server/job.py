@@ -62,7 +62,7 @@ def read_job(path: Path) -> DeploymentJob:
     values, known = read_yaml(path), {f.name for f in fields(DeploymentJob)}
     for name in values:
         if name not in known:
-            raise unknown(f"entry in {str(path)!r}", str(name), known)
+            raise unknown("entry", str(name), known, f"in {str(path)!r}")
     try:
         return DeploymentJob(**values)
     except TypeError as reason:

@@ -38,8 +38,8 @@ def agreed_columns(descriptions: Sequence[SiteDescription], options: TableOption
             f"Site {raw[0].site!r} has a table with named columns and site {other.site!r} has not. Give all sites "
             "tables in CSV or Parquet files, or files of arrays."
         )
-    unlike = options.own_columns
-    return merge_columns([(f"Site {d.site!r}", columns_from_json(d.columns)) for d in descriptions], unlike)
+    own_columns = options.own_columns
+    return merge_columns([(f"Site {d.site!r}", columns_from_json(d.columns)) for d in descriptions], own_columns)
 
 
 def statistics_request(

@@ -72,7 +72,7 @@ def _count(site: SiteConfig, request: list[object]) -> str:
     """Return the digest of a request.
 
     Raises:
-        Refusal: statistics of too many different divisions were asked for; the same ones may be sent again.
+        Refusal: statistics of too many different splits were asked for; the same ones may be sent again.
     """
     path, most = site.state / NAME, site.allow.statistics
     try:
@@ -83,6 +83,6 @@ def _count(site: SiteConfig, request: list[object]) -> str:
     if key in known and most:
         return key
     if len(known) >= most:
-        raise Refusal("statistics", f"Statistics of {len(known)} divisions have left, and site.yaml admits {most}.")
+        raise Refusal("statistics", f"Statistics of {len(known)} splits have left, and site.yaml admits {most}.")
     write_whole(path, to_json([*known, key]).encode())
     return key

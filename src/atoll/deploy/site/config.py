@@ -138,7 +138,7 @@ def read_site(folder: Path) -> SiteConfig:
     known = {f.name for f in fields(SiteConfig)} - {"folder"}
     for name in values:
         if name not in known:
-            raise unknown(f"entry in {str(path)!r}", str(name), known)
+            raise unknown("entry", str(name), known, f"in {str(path)!r}")
     for name in ("name", "data"):
         if not isinstance(values.get(name), str) or not values[name]:
             raise AtollError(f"{str(path)!r} needs an entry '{name}'.")
@@ -149,7 +149,7 @@ def read_site(folder: Path) -> SiteConfig:
         raise AtollError(f"{str(path)!r}: 'methods' is a list of Python files.")
     texts = {name: str(values.get(name) or "") for name in ("model", "public", "task")}
     if texts["task"] and texts["task"] not in TASKS:
-        raise unknown(f"task in {str(path)!r}", texts["task"], TASKS)
+        raise unknown("task", texts["task"], TASKS, f"in {str(path)!r}")
     rules = read_rules(values.get("privacy"), repr(str(path)))
     allow = read_site_rules(values.get("allow"), repr(str(path)))
     return SiteConfig(
@@ -188,7 +188,7 @@ class SiteData:
 
 
 def read_rows(text: str, task: str | None = None) -> SiteData:
-    """Read rows from a file or folder; keep the division of files that have training, validation and test rows.
+    """Read rows from a file or folder; keep the split of files that have training, validation and test rows.
 
     Args:
         text: the file or folder, with options.

@@ -74,11 +74,11 @@ def read_rules(value: object, where: str) -> SitePrivacyRules:
         raise AtollError(f"{where}: 'privacy' is off, or entries such as min_class_count: 10; not {value!r}.")
     for name in value:
         if name not in SitePrivacyRules._fields:
-            raise unknown(f"entry under 'privacy' in {where}", str(name), SitePrivacyRules._fields)
+            raise unknown("entry under 'privacy'", str(name), SitePrivacyRules._fields, f"in {where}")
     limit = read_budget_rule(value["dp"], where) if value.get("dp") is not None else None
     rules = SitePrivacyRules(**value | {"dp": limit})
     if type(rules.min_class_count) is not int or rules.min_class_count < 0:
         raise AtollError(f"{where}: min_class_count is a number of rows, 0 or more, not {rules.min_class_count!r}.")
     if rules.cov_source is not None and rules.cov_source not in STRICTNESS:
-        raise unknown(f"cov_source in {where}", str(rules.cov_source), STRICTNESS)
+        raise unknown("cov_source", str(rules.cov_source), STRICTNESS, f"in {where}")
     return rules

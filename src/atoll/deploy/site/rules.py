@@ -47,8 +47,8 @@ class SiteRules:
         weights: most weights of a model.
         disk_gb: most gigabytes in the site's folder of states.
         scores: form of the scores that leave: ``rounded``, ``exact`` or ``off``.
-        statistics: most different divisions of the site's rows of which statistics of columns leave. The differences
-            between two divisions tell about the few rows in which they differ.
+        statistics: most different splits of the site's rows of which statistics of columns leave. The differences
+            between two splits tell about the few rows in which they differ.
     """
 
     methods: tuple[str, ...] | None = None
@@ -132,7 +132,7 @@ class SiteRules:
             f"All runs together store at most {self.disk_gb} GB here.",
             f"Scores leave the site {shown[self.scores]}.",
             "Sums and categories of columns, sums of targets, and names of classes that not all sites have leave the "
-            f"site for at most {self.statistics} divisions of its rows."
+            f"site for at most {self.statistics} splits of its rows."
             if self.statistics
             else "Sums and categories of columns, sums of targets and names of classes do not leave the site.",
         ]
@@ -147,7 +147,7 @@ def read_site_rules(value: object, where: str) -> SiteRules:
         raise AtollError(f"{where}: 'allow' has entries such as rounds: 200; not {value!r}.")
     for name in value:
         if name not in known:
-            raise unknown(f"entry under 'allow' in {where}", str(name), known)
+            raise unknown("entry under 'allow'", str(name), known, f"in {where}")
     return SiteRules(**{name: _entry(name, entry, where) for name, entry in value.items()})
 
 
@@ -159,7 +159,7 @@ def _entry(name: str, entry: Any, where: str) -> Any:
     if name == "scores":
         text = "off" if entry is False else entry  # YAML reads `off` as false.
         if text not in SCORES:
-            raise unknown(f"'scores' under 'allow' in {where}", str(text), SCORES)
+            raise unknown("value of 'scores' under 'allow'", str(text), SCORES, f"in {where}")
         return text
     if name == "statistics" and entry in (False, 0):  # YAML reads `off` as false.
         return 0

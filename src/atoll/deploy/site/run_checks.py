@@ -9,7 +9,7 @@ from ...core.method import AnyMethod
 from ...engine.setup import build_method
 from ...errors import AtollError
 from ...utils.parsing import Json
-from ..received_names import TOLD
+from ..received_names import SENT_ENTRIES
 from ..transport.protocol import VERSION, Refusal
 from .config import SiteConfig
 
@@ -47,7 +47,7 @@ def _lasting(document: Json) -> Json:
     given = dict(document["config"])
     if given.get("dp") is not None:
         given["dp_rounds"] = given.get("dp_rounds") or given.get("rounds")
-    config = {name: v for name, v in given.items() if name in TOLD and name != "rounds"}
+    config = {name: v for name, v in given.items() if name in SENT_ENTRIES and name != "rounds"}
     return {"config": config} | {name: document.get(name) for name in ("models", "expect", "tables")}
 
 

@@ -32,7 +32,7 @@ KINDS: dict[str, Callable[..., list[FigureSpec]]] = {
     "relations": models.relations,
     "moduli": models.moduli,
     "images": models.images,
-    "newcomers": models.newcomers,
+    "new-clients": models.new_clients,
     "timeline": models.timeline,
     "reliability": models.reliability,
 }
@@ -58,11 +58,11 @@ def check_request(request: object, where: str) -> FigureRequest:
         raise AtollError(f"{where}: a figure is a kind such as curves, or entries such as {{kind: tsne, rows: 50}}.")
     kind, settings = str(entries["kind"]), {str(k): v for k, v in entries.items() if k != "kind"}
     if kind not in KINDS:
-        raise unknown(f"kind of figure in {where}", kind, KINDS)
+        raise unknown("kind of figure", kind, KINDS, f"in {where}")
     known = list(inspect.signature(KINDS[kind]).parameters)[1:]
     for name in settings:
         if name not in known:
-            raise unknown(f"setting of {kind} in {where}", name, known)
+            raise unknown("setting", name, known, f"of {kind} in {where}")
     return FigureRequest(kind, settings)
 
 

@@ -102,14 +102,21 @@ def _curve(name: str, runs: Sequence[Run], whose: str) -> list[Line]:
 
 def boxes(shown: RunsByCase) -> list[FigureSpec]:
     """Make a box plot of the scores of single clients, all seeds together, in the round of the table."""
-    found = [
-        plots.Box(panel(shown, case), name, np.array([v for run in runs for v in run.client_scores().values()], float))
-        for (case, name), runs in shown.items()
-    ]
+    found = [_box(panel(shown, case), name, runs) for (case, name), runs in shown.items()]
     score, chosen = criterion(shown), scored_round([run for runs in shown.values() for run in runs])
     draw = partial(plots.boxes, found, up_axis(f"test {{}} of a client {chosen}", score))
     caption = f"{score.heading} by client {chosen}: quartiles, whiskers to 1.5 box lengths, a diamond at the mean."
     return [FigureSpec("boxes", caption, draw)]
+
+
+def _box(title: str, name: str, runs: Sequence[Run]) -> plots.Box:
+    scores = [
+        (score, f"client {client}" + (f" of seed {run.config['seed']}" if len(runs) > 1 else ""))
+        for run in runs
+        for client, score in run.client_scores().items()
+    ]
+    lowest = min(scores, default=(0.0, ""))[1]
+    return plots.Box(title, name, np.array([score for score, _ in scores], float), lowest)
 
 
 def scored_round(runs: Sequence[Run]) -> str:

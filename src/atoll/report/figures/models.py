@@ -117,7 +117,7 @@ def moduli(shown: RunsByCase) -> list[FigureSpec]:
     ]
 
 
-def newcomers(
+def new_clients(
     shown: RunsByCase, shots: str = "1,5,all", repeats: int = 1, epochs: int | None = None
 ) -> list[FigureSpec]:
     """Make a figure of the score of clients held out of the runs after adaptation, by rows of each class."""
@@ -136,7 +136,7 @@ def newcomers(
     across = Axis(f"training {counted}", names=names)
     kept = [Panel(title, lines) for title, lines in panels.items()]
     chart = LineChart(kept, across, up_axis("test {} of new clients", score))
-    return [line_figure("newcomers", "New clients, by how many rows they have.", chart, numbers)]
+    return [line_figure("new-clients", "New clients, by how many rows they have.", chart, numbers)]
 
 
 def images(shown: RunsByCase, clients: int = 2, rows: int = 8) -> list[FigureSpec]:

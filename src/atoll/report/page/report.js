@@ -6,6 +6,7 @@ import { lines } from "./lines.js";
 import { bytes, number } from "./words.js";
 
 const DASHES = { solid: null, dashed: "6 4", dashdot: "9 3 2 3", dotted: "2 3" };
+const REACH = 24; // pixels from the pointer to a mark
 const hidden = new Set(); // names of methods and kinds of lines, in every figure of the page
 const figures = [];
 const HINT = "Point at a picture to read its values. Press a name to hide or show its lines in all pictures. Mark a part with the mouse to enlarge it.";
@@ -54,4 +55,30 @@ function toggle(key, words) {
   [...(place?.querySelectorAll(".legend button") ?? [])].find((one) => one.textContent === words)?.focus({ preventScroll: true });
 }
 
+// In a picture whose marks have titles, the mark nearest to the pointer shows its own: titles alone come late, and need a hit.
+function marked(place) {
+  const tip = h("div", { class: "tip", hidden: true, role: "status" });
+  const texts = new Map([...place.querySelectorAll("g.value")].map((one) => [one, one.querySelector("title").textContent]));
+  for (const one of texts.keys()) one.querySelector("title").remove(); // or it would be shown twice
+  place.append(tip);
+  const away = (box, { clientX: x, clientY: y }) =>
+    box.width + box.height ? Math.hypot(Math.max(box.left - x, 0, x - box.right), Math.max(box.top - y, 0, y - box.bottom)) : Infinity;
+  const show = (event) => {
+    const marks = [...texts].map(([one, text]) => [away(one.getBoundingClientRect(), event), text]);
+    const least = Math.min(...marks.map(([distance]) => distance));
+    tip.hidden = least > REACH;
+    if (tip.hidden) return;
+    const nearest = new Set(marks.filter(([distance]) => distance === least).map(([, text]) => text));
+    tip.replaceChildren(...[...nearest].map((text) => h("div", {}, text))); // several, if marks lie over one another
+    const edge = place.getBoundingClientRect();
+    const right = event.clientX > edge.left + edge.width / 2;
+    tip.style.top = `${event.clientY - edge.top + 14}px`;
+    tip.style.left = right ? "" : `${event.clientX - edge.left + 10}px`;
+    tip.style.right = right ? `${edge.right - event.clientX + 10}px` : "";
+  };
+  for (const kind of ["pointermove", "pointerdown"]) place.addEventListener(kind, show);
+  place.addEventListener("pointerleave", () => { tip.hidden = true; });
+}
+
 document.querySelectorAll("figure.with-values").forEach(figure);
+document.querySelectorAll("figure:not(.with-values):has(g.value)").forEach(marked);

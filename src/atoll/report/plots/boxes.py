@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from ..style import INK, PAPER, WIDE, colour, styled
+from ..style import INK, PAPER, WIDE, colour, set_value, styled
+from ..wording import count
 from .axes import LONGEST, NAME, Array, columns, entitle, grid, is_wide, label, short
 from .lines import Up
 
@@ -18,6 +20,7 @@ class Box(NamedTuple):
     panel: str
     name: str
     values: Array
+    lowest: str = ""  # the client with the lowest score
 
 
 @styled
@@ -30,7 +33,7 @@ def boxes(found: Sequence[Box], quantity: Up, width: float = WIDE) -> Figure:
     for at, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
         for box in found:
             if box.panel == panel:
-                _box(ax, names.index(box.name), quantity.scale * box.values)
+                _box(ax, names.index(box.name), box, quantity.scale * box.values)
         _name(ax, names if at % across == 0 else [""] * len(names), width)
         entitle(ax, panel if len(panels) > 1 else "")
         ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
@@ -45,10 +48,10 @@ def _name(ax: Axes, names: Sequence[str], width: float) -> None:
     ax.grid(visible=False, axis="y")
 
 
-def _box(ax: Axes, i: int, values: Array) -> None:
+def _box(ax: Axes, i: int, box: Box, values: Array) -> None:
     if not len(values):
         return
-    ax.boxplot(
+    parts = ax.boxplot(
         [values],
         positions=[i],
         widths=0.56,
@@ -62,4 +65,16 @@ def _box(ax: Axes, i: int, values: Array) -> None:
         medianprops={"color": INK, "linewidth": 1.6},
         meanprops={"marker": "D", "markerfacecolor": PAPER, "markeredgecolor": INK, "markersize": 5},
         flierprops={"marker": "o", "markerfacecolor": "none", "markeredgecolor": colour(i), "markersize": 3.5},
+    )
+    text = _describe(box, values)
+    for artists in parts.values():
+        for artist in artists:
+            set_value(artist, text)
+
+
+def _describe(box: Box, values: Array) -> str:
+    low, first, middle, third = np.percentile(values, [0, 25, 50, 75])
+    return (
+        f"{box.name}: median {middle:.2f}, middle half {first:.2f} to {third:.2f}, mean {values.mean():.2f}, "
+        f"lowest {low:.2f}{f' ({box.lowest})' if box.lowest else ''}, {count(len(values), 'client')}"
     )

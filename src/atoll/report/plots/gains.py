@@ -6,7 +6,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..style import INK, SERIES, WIDE, styled
+from ..style import INK, SERIES, WIDE, set_value, styled
 from .axes import entitle, grid, label, short
 
 GAIN, LOSS = SERIES[0], SERIES[1]
@@ -39,7 +39,7 @@ def gains(found: Sequence[Gains], quantity: str, width: float = WIDE) -> Figure:
     order = dict.fromkeys(name for one in found for name in one.by_client)
     for ax, one in zip(axes, found, strict=True):
         shown = [name for name in order if name in one.by_client] if named else list(one.by_client)
-        _bars(ax, [one.by_client[name] for name in shown])
+        _bars(ax, {name: one.by_client[name] for name in shown})
         ax.set_ylim(low - room, high + room)
         entitle(ax, one.title)
         names = [short(name, 12) for name in shown] if named else []
@@ -48,9 +48,12 @@ def gains(found: Sequence[Gains], quantity: str, width: float = WIDE) -> Figure:
     return fig
 
 
-def _bars(ax: Axes, gaps: Sequence[float]) -> None:
+def _bars(ax: Axes, by_client: Mapping[str, float]) -> None:
+    gaps = list(by_client.values())
     colours = [LOSS if gap < 0 else GAIN for gap in gaps]
-    ax.bar(range(len(gaps)), gaps, width=0.8 if len(gaps) <= NAMED else 1.0, color=colours)
+    bars = ax.bar(range(len(gaps)), gaps, width=0.8 if len(gaps) <= NAMED else 1.0, color=colours)
+    for bar, (client, gap) in zip(bars, by_client.items(), strict=True):
+        set_value(bar, f"client {client}: {gap:+.2f}")
     lose, gain = sum(gap < 0 for gap in gaps), sum(gap > 0 for gap in gaps)
     ax.text(0.02, 0.05, f"{lose} lose", color=LOSS, transform=ax.transAxes)
     ax.text(0.98, 0.92, f"{gain} gain", color=GAIN, transform=ax.transAxes, ha="right")

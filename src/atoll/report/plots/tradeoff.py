@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..style import MUTED, PAPER, WIDE, ArtistStyle, colour, mark, styled
+from ..style import MUTED, PAPER, WIDE, ArtistStyle, colour, mark, set_value, styled
 from ..wording import quantity, size
 from .axes import entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, percent
 from .lines import Up
@@ -52,12 +52,15 @@ def trade_off(dots: Sequence[Dot], across: str, up: Up, width: float = WIDE) -> 
 
 
 def _dot(ax: Axes, i: int, dot: Dot, top: float, scale: float) -> None:
+    score, operations = f"{dot.name}: {scale * dot.score:.4g}", quantity(dot.operations, "FLOP")
     if not dot.sent:
-        ax.axhline(scale * dot.score, color=colour(i), linestyle=":")
+        level = ax.axhline(scale * dot.score, color=colour(i), linestyle=":")
+        set_value(level, f"{score}, sends nothing, {operations}")
         return
     face: ArtistStyle = {"markerfacecolor": colour(i) if dot.reached else PAPER, "markeredgecolor": colour(i)}
     where: ArtistStyle = {"marker": mark(i), "markersize": _diameter(dot.operations, top), "markeredgewidth": 1.2}
-    ax.plot([dot.sent], [scale * dot.score], linestyle="", alpha=0.85, **where, **face)
+    (shown,) = ax.plot([dot.sent], [scale * dot.score], linestyle="", alpha=0.85, **where, **face)
+    set_value(shown, f"{score}, {size(dot.sent)}, {operations}")
 
 
 def _axis(ax: Axes, shares: bool) -> None:

@@ -157,7 +157,7 @@ def test_categories_of_no_training_row_are_noted(tmp_path: Path) -> None:
         ),
         ("a,y\n1,0\n2,3\n", "classes: {n: [0], p: [1]}", r"t\.csv line 3: the label is '3', which no class"),
         ("a,y\n1,0\n2,1.5\n", "", r"t\.csv line 3: the label 1.5 in column 'y' is no class"),
-        ("a,y\n1,0\n", "columns: {b: number}", r"Unknown column of .*t\.csv 'b'"),
+        ("a,y\n1,0\n", "columns: {b: number}", r"Unknown column 'b' of .*t\.csv"),
         ("a,y\n1,0\n", "columns: {a: nummer}", "Did you mean 'number'"),
         ("a,y\n1,0\n", "colums: {}", "Did you mean 'columns'"),
         ("a,y\n1,0\n", "columns: [a]", "'columns' has an entry for each column"),

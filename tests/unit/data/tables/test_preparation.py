@@ -202,7 +202,7 @@ def test_public_rows_and_global_tests_need_one_preparation(tmp_path: Path) -> No
     assert setup(folder, method="fedmd", public=20).pool.public is not None
 
 
-# -- sites with unlike columns ----------------------------------------------------------------------------------------
+# -- sites with different columns --------------------------------------------------------------------------------------
 
 
 def test_each_model_reads_the_columns_that_its_client_has(tmp_path: Path) -> None:

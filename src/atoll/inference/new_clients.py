@@ -44,10 +44,10 @@ class Plan:
     """The request for an adaptation. Together with the run, the plan determines all results.
 
     Args:
-        data: name of the newcomers' data; None for the clients that were held out of the run.
-        partition: partition of the data into newcomers.
-        clients: number of newcomers.
-        model: architecture of the newcomers.
+        data: name of the new clients' data; None for the clients that were held out of the run.
+        partition: partition of the data into new clients.
+        clients: number of new clients.
+        model: architecture of the new clients.
         settings: changed settings of the method.
         shots: rows of each class; None for all rows.
         repeats: how often rows are drawn.
@@ -65,7 +65,7 @@ class Plan:
 
 
 class SourceRun(NamedTuple):
-    """A finished run that newcomers join.
+    """A finished run that new clients join.
 
     Args:
         setup: configuration, method, data and clients.
@@ -80,14 +80,14 @@ class SourceRun(NamedTuple):
     folder: Path | None
 
 
-class NewcomerSetup(NamedTuple):
-    """Newcomers that are ready to train.
+class NewClientSetup(NamedTuple):
+    """New clients that are ready to train.
 
     Args:
         method: the method of the run, with changed settings.
-        federation: the newcomers' data set and partition.
-        pool: the newcomers.
-        task: the server's view of the run, with the newcomers' models.
+        federation: the new clients' data set and partition.
+        pool: the new clients.
+        task: the server's view of the run, with the new clients' models.
         transform: preparation of images.
         preparations: preparation of tables and texts.
         notes: sentences for the user.
@@ -102,8 +102,8 @@ class NewcomerSetup(NamedTuple):
     notes: tuple[str, ...]
 
 
-def setup_newcomers(setup: Setup, plan: Plan, data: Dataset | None = None) -> NewcomerSetup:
-    """Set up the newcomers of a plan, with the models of the run's first client of the same architecture.
+def setup_new_clients(setup: Setup, plan: Plan, data: Dataset | None = None) -> NewClientSetup:
+    """Set up the new clients of a plan, with the models of the run's first client of the same architecture.
 
     Raises:
         AtollError: the method cannot serve new clients, or the data do not fit the run.
@@ -123,17 +123,17 @@ def setup_newcomers(setup: Setup, plan: Plan, data: Dataset | None = None) -> Ne
         models={**task.models, **pool.models},
         server_models={**task.server_models, **pool.server_models},
     )
-    return NewcomerSetup(method, federation, pool, task, transform, preparations, _warn_if_seen(setup, federation))
+    return NewClientSetup(method, federation, pool, task, transform, preparations, _warn_if_seen(setup, federation))
 
 
 def _preparations(setup: Setup, federation: FederatedDataset) -> Preparations:
-    """Return the preparations of newcomers: what the clients of the run agreed on, and their own training rows."""
+    """Return the preparations of new clients: what the clients of the run agreed on, and their own training rows."""
     columns, options = setup.federation.dataset.columns, setup.config.table_options
     if not columns:
         return Preparations()
     if options.own_columns:
         raise AtollError(
-            "Newcomers get a model of the run, and with --columns own each client's model reads the columns of that "
+            "New clients get a model of the run, and with --columns own each client's model reads the columns of that "
             "client. Repeat the run with --columns common."
         )
     own = {i: federation.rows(rows) for i, rows in zip(federation.clients, federation.train, strict=True)}
@@ -143,16 +143,16 @@ def _preparations(setup: Setup, federation: FederatedDataset) -> Preparations:
 
 
 def _held_out(setup: Setup) -> FederatedDataset:
-    if setup.newcomers is None:
+    if setup.new_clients is None:
         raise AtollError(
-            "No client was held out of this run. Give --data with the rows of newcomers, or repeat the run with "
-            "--newcomers N."
+            "No client was held out of this run. Give --data with the rows of new clients, or repeat the run with "
+            "--new-clients N."
         )
-    return setup.newcomers
+    return setup.new_clients
 
 
 def _partition(setup: Setup, plan: Plan, given: Dataset | None) -> FederatedDataset:
-    """Partition the data by their owners or as the plan says; by default one newcomer has all rows."""
+    """Partition the data by their owners or as the plan says; by default one new client has all rows."""
     found = given if given is not None else load(str(plan.data), setup.config.data_dir, setup.config.task)
     data = translate_labels(found, setup.federation.dataset)
     owned = data.owner_train is not None and plan.clients is None
@@ -162,7 +162,7 @@ def _partition(setup: Setup, plan: Plan, given: Dataset | None) -> FederatedData
     if split == "official" and not len(data.y_test):
         split = DEFAULT
     made = federate(data, clients, partition, split, plan.seed)
-    taken = {*setup.pool.ids, *(setup.newcomers.clients if setup.newcomers else ())}
+    taken = {*setup.pool.ids, *(setup.new_clients.clients if setup.new_clients else ())}
     return replace(made, clients=tuple(f"new-{i}" if i in taken else i for i in made.clients))
 
 
@@ -172,7 +172,7 @@ def translate_labels(data: Dataset, known: Dataset) -> Dataset:
     Raises:
         AtollError: rows have another kind or shape than the run's, or a class is unknown to the run.
     """
-    where = f"The data of the newcomers, {data.name!r},"
+    where = f"The data of the new clients, {data.name!r},"
     if known.columns and data.columns:
         data = replace(
             data,
@@ -196,7 +196,7 @@ def translate_labels(data: Dataset, known: Dataset) -> Dataset:
     thing = "token" if isinstance(known.problem, NextToken) else "class"
     for name in data.classes:
         if name not in number:
-            raise unknown(f"{thing} of the run, in the data {data.name!r}", name, known.classes)
+            raise unknown(thing, name, known.classes, f"in the data {data.name!r}")
     labels = np.array([number[name] for name in data.classes], dtype=np.int64)
     renumbered = {"y_train": labels[data.y_train], "y_test": labels[data.y_test]}
     if isinstance(known.problem, NextToken):  # rows are tokens too
@@ -208,17 +208,17 @@ def _reference_client(pool: ClientPool, model: str | None) -> str:
     """Return the first client with an architecture, or the first client of all."""
     names = {pool.models[i].name: i for i in reversed(pool.ids)}
     if model is not None and model not in names:
-        raise unknown("architecture of the run", model, names)
+        raise unknown("architecture", model, names, "of the run")
     return names[model] if model is not None else pool.ids[0]
 
 
 def _warn_if_seen(setup: Setup, federation: FederatedDataset) -> tuple[str, ...]:
-    """Return a warning if the run may have trained on rows of the newcomers."""
-    if federation is setup.newcomers or fingerprint(federation.dataset) != fingerprint(setup.federation.dataset):
+    """Return a warning if the run may have trained on rows of the new clients."""
+    if federation is setup.new_clients or fingerprint(federation.dataset) != fingerprint(setup.federation.dataset):
         return ()
     return (
-        "The newcomers' data set is that of the run, whose clients have trained on its rows. "
-        "For a fair test, hold clients out: --newcomers N in the run.",
+        "The new clients' data set is that of the run, whose clients have trained on its rows. "
+        "For a fair test, hold clients out: --new-clients N in the run.",
     )
 
 
@@ -246,7 +246,7 @@ def _source_run(run: str | Path | Result | SavedRun) -> SourceRun:
 
 
 def cut_rows(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | None, int, Client]]:
-    """Yield the newcomer with each number of rows. In one repeat, smaller sets of rows are subsets of larger ones."""
+    """Yield the new client with each number of rows. In one repeat, smaller sets of rows are subsets of larger ones."""
     for repeat in range(plan.repeats):
         order = stream(plan.seed, "shots", i, str(repeat)).permutation(len(client.y))
         for shots in plan.shots:
@@ -256,7 +256,7 @@ def cut_rows(client: Client, i: ClientId, plan: Plan) -> Iterator[tuple[int | No
 
 
 def last_cut(client: Client, i: ClientId, plan: Plan) -> Client:
-    """Return the newcomer with the training rows of its final model."""
+    """Return the new client with the training rows of its final model."""
     return next(cut for shots, repeat, cut in cut_rows(client, i, plan) if shots == plan.shots[-1] and repeat == 0)
 
 
