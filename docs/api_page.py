@@ -186,7 +186,9 @@ def _text(docstring: str) -> Iterator[str]:
             yield f"<!-- not run: an example -->\n```python\n{textwrap.dedent(body)}\n```"
         elif title.endswith(":") and body.startswith("    "):
             entries = re.sub(r"\n\s+", " ", re.sub(r"\n {4}(?=\S)", "\n- ", "\n" + body)).strip()
-            yield f"{title}\n\n{_marked(entries)}"
+            if title == "Args:":
+                title, entries = "Parameters:", re.sub(r"^- ([\w, ]+):", r"- `\1`:", entries, flags=re.MULTILINE)
+            yield f"**{title.removesuffix(':')}**\n\n{_marked(entries)}"
         else:
             yield _marked(part)
 

@@ -23,7 +23,7 @@ from atoll import cli, models
 from atoll.analysis.communication import ReferenceFederation
 from atoll.cli import main as command_line
 from atoll.cli.deploy import load_run as load_deploy_run
-from atoll.cli.signatures import describe_all
+from atoll.cli.signatures import RECIPES, describe_all
 from atoll.config import NEUTRAL, Config, flag
 from atoll.core.contract import contract
 from atoll.core.hooks import AdaptsNewClients, ClosedToNewClients, HasGenericModel
@@ -38,6 +38,7 @@ from atoll.experiments.claim_page import ClaimReport
 from atoll.experiments.claim_verdicts import comparison_sheet
 from atoll.experiments.claims import list_claims, read_claim
 from atoll.experiments.config_schema import schema
+from atoll.experiments.papers import list_recipes
 from atoll.methods import _registry
 from atoll.methods._factory import OPTIMISERS, Setting, make, settings_of
 from atoll.report.table import NONE, format_score, quantity
@@ -96,7 +97,7 @@ def signatures() -> str:
     """Return the options and help texts of the commands that are imported late."""
     commands = {name: cli.load(name) for name in cli.COMMANDS if name not in cli.IMPORTED_AT_ONCE}
     commands |= {"deploy run": load_deploy_run()}
-    names = {"data": sorted({*KNOWN, *NATURAL}), "models": models.names()}
+    names = {"data": sorted({*KNOWN, *NATURAL}), "models": models.names(), RECIPES: list_recipes()}
     return to_json(describe_all(commands, names), indent=1) + "\n"
 
 

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.console import Console, ConsoleDimensions
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.text import Text
 
 from ..core.problems import criterion_named
 from ..engine.experiment import Watch
@@ -18,6 +19,8 @@ from ..utils.progress import Observer, is_quiet, observed, quiet, silent
 F = TypeVar("F", bound=Callable[..., object])
 
 FIRST_LINE, NEXT_LINE = 10.0, 30.0  # Seconds to the first plain line of a run without a terminal, and between two.
+ROOM = 3  # columns at the right of bars: ^C, which a terminal echoes there, would wrap and shift the bars by a line
+NARROW = 76  # columns; in fewer, a bar has the personal score alone
 ESTIMATE_PERIOD = 600.0  # Seconds of progress behind the estimate of the time left: rounds may take minutes.
 
 
@@ -25,6 +28,34 @@ def console(stderr: bool = False) -> Console:
     """Return a console, at least 100 columns wide if the output is not a terminal."""
     made = Console(stderr=stderr)
     return made if made.is_terminal else Console(stderr=stderr, width=max(100, made.width))
+
+
+class _BarConsole(Console):
+    """A console that leaves room at the right edge."""
+
+    @property  # type: ignore[misc]  # The setter is not needed: the size is that of the terminal.
+    def size(self) -> ConsoleDimensions:
+        width, height = super().size
+        return ConsoleDimensions(max(1, width - ROOM), height)
+
+
+class _Time(ProgressColumn):
+    """Show the time left, of a run that has ended the time that it took, or that a run has not begun."""
+
+    def render(self, task: Task) -> Text:
+        if task.finished:
+            return Text(f"took {_clock(task.finished_time)}", style="progress.elapsed")
+        if not task.fields.get("began", True):
+            return Text("waiting", style="dim")
+        return Text(f"{_clock(task.time_remaining)} left", style="progress.remaining")
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "--:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
 @contextmanager
@@ -38,9 +69,9 @@ def progress(quiet: bool) -> Iterator[Progress]:
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[score]}"),
-        TimeRemainingColumn(compact=True),
+        _Time(),
     )
-    out = console(stderr=True)
+    out = _BarConsole(stderr=True)
     with Progress(
         *columns, console=out, disable=quiet or not out.is_terminal, speed_estimate_period=ESTIMATE_PERIOD
     ) as bars:
@@ -95,12 +126,17 @@ def follow(bars: Progress, label: str, rounds: int) -> Watch:
     """Add a bar for one run: rounds done, latest score, time left. Without a terminal, print a line now and then."""
     if bars.disable:
         return silent if is_quiet() else _log_lines(label, rounds)
-    task = bars.add_task(label, total=rounds, score="")
+    task = bars.add_task(label, total=rounds, score="", began=False)
+    began = False
 
     def watch(done: int, line: RoundMetrics | None) -> None:
+        nonlocal began
+        if not began:
+            bars.reset(task, began=True, score="")
+            began = True
         bars.update(task, completed=done)
         if line:
-            bars.update(task, score=_score(line))
+            bars.update(task, score=_score(line, bars.console.width < NARROW))
 
     return watch
 
@@ -144,14 +180,14 @@ def counted(bars: Progress, label: str) -> Callable[[int, int], None]:
     return watch
 
 
-def _score(line: RoundMetrics) -> str:
+def _score(line: RoundMetrics, short: bool = False) -> str:
     post, generic = line["personal"]["post"], line["generic"]
     score = next(iter(post))  # the criterion is the first entry
 
     def shown(value: float | None) -> str:
         return "withheld" if value is None else criterion_named(score).named(value)  # null in files, if no site tells
 
-    personal = f"personal {shown(post[score])}"
-    if not generic:
+    personal = shown(post[score]) if short else f"personal {shown(post[score])}"
+    if short or not generic:
         return personal
-    return f"{personal}  generic {'~' if generic['source'] == 'average' else ''}{shown(generic['global'][score])}"
+    return f"{personal}, generic {'~' if generic['source'] == 'average' else ''}{shown(generic['global'][score])}"

@@ -25,7 +25,7 @@ from ..report.terminal_table import print_table
 from ..storage import run_reader
 from ..storage.environment_file import describe_changes
 from ..storage.group_dir import PLAN, read_plan
-from ..storage.run_dir import CONFIG, holds_run
+from ..storage.run_dir import CONFIG, holds_run, runs_inside
 from ..utils.files import to_json
 from ..utils.parsing import Field, Spec, several
 from ..utils.signals import Stopped, stoppable
@@ -208,7 +208,10 @@ def _how_to_continue(root: Path) -> str:
     """Say what an interrupted command leaves in its directory, and by which command to continue."""
     if not (holds_run(root) or (root / PLAN).exists()):
         return "Nothing was saved, because no run had begun."
-    return f"Finished rounds are saved in {root}: continue with `atoll run --resume {quote(str(root))}`."
+    saved = (
+        "Finished rounds are saved" if holds_run(root) or runs_inside(root) else "No round was finished; the plan is"
+    )
+    return f"{saved} in {root}: continue with `atoll run --resume {quote(str(root))}`."
 
 
 def _reductions(config: Config) -> str | None:

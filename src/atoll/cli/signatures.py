@@ -20,6 +20,8 @@ from .data_names import check_data_name
 
 FILE = Path(__file__).with_name("signatures.json")
 COMPLETED = ("data", "models")  # options whose values are completed by stored names
+RECIPES = "recipes"  # stored names that complete an argument PAPER/ITEM
+FOLDERS = ("resume", "out")  # options of type text whose values are completed by folders
 OWN = "Options"  # the section of options that are no entries of a configuration
 Load = Callable[[], click.Command]
 TYPES: dict[str, Callable[..., Any]] = {
@@ -208,7 +210,7 @@ def describe_all(commands: Mapping[str, click.Command], names: Mapping[str, Sequ
 
     Args:
         commands: the commands by their paths.
-        names: names of data sets and models, which completion offers for the options in ``COMPLETED``.
+        names: names of data sets, models and recipes, which completion offers.
     """
     params: list[Json] = []
 
@@ -220,7 +222,8 @@ def describe_all(commands: Mapping[str, click.Command], names: Mapping[str, Sequ
         return found
 
     described = {path: numbered(describe(command)) for path, command in commands.items()}
-    return {"commands": described, "params": params, "names": {kind: list(names[kind]) for kind in COMPLETED}}
+    stored = {kind: list(names[kind]) for kind in (*COMPLETED, RECIPES)}
+    return {"commands": described, "params": params, "names": stored}
 
 
 def describe(command: click.Command) -> Json:
@@ -259,13 +262,17 @@ def _parameter(p: Json) -> click.Parameter:
     if p["kind"] == "argument":
         plain = {name: options[name] for name in ("required", "nargs", "metavar", "type") if name in options}
         required = {"required": p.get("required", False)}
-        complete = {"shell_complete": _complete_method} if _is_method(p["name"], p.get("metavar")) else {}
+        complete: Json = {"shell_complete": _complete_method} if _is_method(p["name"], p.get("metavar")) else {}
+        if p.get("metavar") == "PAPER/ITEM":
+            complete = {"shell_complete": partial(_complete_name, RECIPES)}
         return click.Argument([p["name"]], **plain | required | complete)
     if options.get("is_flag"):
         del options["type"]
     further: Json = {name: p[name] for name in ("default", "flag_value") if name in p}
     if p["name"] in COMPLETED:
         further["shell_complete"] = partial(_complete_name, p["name"])
+    elif p["name"] in FOLDERS and kind == "String":
+        further["shell_complete"] = _complete_folder
     return click.Option([*p["decls"], p["name"]], **options | further)
 
 
@@ -273,6 +280,10 @@ def _complete_name(kind: str, ctx: click.Context, parameter: click.Parameter, ty
     """Complete a data set or a model by the stored names; of a list with commas, the last entry."""
     before, comma, last = typed.rpartition(",")
     return [CompletionItem(before + comma + name) for name in _stored()["names"][kind] if name.startswith(last)]
+
+
+def _complete_folder(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    return [CompletionItem(typed, type="dir")]
 
 
 def _is_method(name: str, metavar: str | None) -> bool:

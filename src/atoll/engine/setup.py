@@ -105,11 +105,11 @@ def build_setup(
     data = load_data(config) if dataset is None else check_task(dataset, config)
     config = replace(config, data_digest=_check_digest(config, data))
     config = replace(config, partition=resolve(config.partition, data.owner_train is not None))
-    config = replace(config, split=resolve_split(config.split, data))
+    config = replace(config, split=resolve_split(config.split, data), clients=_client_count(config))
     own_public = 0 if config.public_data else config.public
     federation = federate(
         data,
-        _client_count(config),
+        config.clients,
         config.partition,
         config.split,
         config.seed,

@@ -26,7 +26,7 @@ def model_card(manifest: Json, config: Config, pool: ClientPool, client: ClientI
 ## What it is
 
 A personalised model ({manifest["architecture"]}) of one client of a federation of {len(pool.ids)}, trained by
-{manifest["method"]} for {manifest["round"]} rounds with Atoll {manifest["atoll"]}. File: `{manifest["file"]}`, SHA-256
+{manifest["method"]} up to round {manifest["round"]} with Atoll {manifest["atoll"]}. File: `{manifest["file"]}`, SHA-256
 `{manifest["sha256"]}`.
 
 ## What it reads and returns

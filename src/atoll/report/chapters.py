@@ -92,7 +92,7 @@ def _cards(rows: Sequence[table.Row]) -> list[tuple[str, str, str]]:
     unit = " %" if form.percent else ""
     cards = [(f"Personal {form.title}", f"{table.format_score(lead.best_by_val, form)}{unit}", lead.name)]
     shown = {column.field: column for column in table.COLUMNS}
-    for quantity, field in (("Worst decile of clients", "worst_decile"), ("Generic model", "generic")):
+    for quantity, field in (("Worst 10 % of clients", "worst_decile"), ("Generic model", "generic")):
         known = [(row, stat) for row in rows if (stat := getattr(row, field))]
         if known:
             best, _ = form.best(known, lambda pair: pair[1].mean)

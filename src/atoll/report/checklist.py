@@ -35,7 +35,7 @@ def reproducibility_checklist(runs: Sequence[Run]) -> str:
 
 
 def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(line if line.startswith(" ") else f"- {line}" for line in lines)
 
 
 def _methods(runs: Sequence[Run]) -> list[str]:
@@ -44,7 +44,7 @@ def _methods(runs: Sequence[Run]) -> list[str]:
         f"[x] Methods: {', '.join(group.name for group in groups(runs))}.",
         f"[x] Architectures: {', '.join(models)}.",
         "[x] Hyper-parameters, all of them, of each method:",
-        *(f"    {group.name}: {_settings(group.runs[0])}" for group in groups(runs)),
+        *(f"    - {group.name}: {_settings(group.runs[0])}" for group in groups(runs)),
         "[ ] How hyper-parameters were chosen, with the ranges that were searched (`atoll sweep` leaves sweep.csv).",
     ]
 

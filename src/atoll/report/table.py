@@ -69,7 +69,7 @@ COLUMNS = (
     Column("p", "p", "p", PERSONAL, printed=False),
     Column("final", "final", "final", PERSONAL, 2),
     Column("best", "best", "best", PERSONAL, 4),
-    Column("worst_decile", "worst decile", "worst 10%", PERSONAL, 1),
+    Column("worst_decile", "worst 10 %", "worst 10%", PERSONAL, 1),
     Column("generic", "best by validation", "generic", GENERIC, 3),
     Column("mb_up", "up", "MB up", MB),
     Column("mb_down", "down", "MB down", MB),

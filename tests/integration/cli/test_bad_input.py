@@ -274,7 +274,7 @@ def test_run_on_a_full_disk_can_be_resumed(atoll: Atoll, refused: Refused, monke
     ("options", "said"),
     [
         ({"ruonds": 3}, "Did you mean 'rounds'?"),
-        ({"rounds": "many"}, "--rounds must be a whole number"),
+        ({"rounds": "many"}, "rounds must be a whole number"),
         ({"method": "fedavgg"}, "Did you mean 'fedavg'?"),
         ({"method": FedAvg(), "lr": 0.1}, "lr would change nothing: set it in FedAvg"),
         ({"method": FedAvg(), "settings": {"optim.lr": 0.1}}, "settings would change nothing"),

@@ -104,6 +104,21 @@ def test_advice_after_an_interrupt_names_a_command_that_works(atoll: Atoll, monk
     assert Path("a b/fedavg-seed1/summary.json").exists()
 
 
+def test_advice_after_an_interrupt_before_the_first_run_names_the_plan(
+    atoll: Atoll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **how: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "run_setup", interrupt)
+        stopped = atoll("run", "fedavg", *QUICK, "--seeds", "0,1", "--out", "soon", code=130)
+
+    assert "No round was finished; the plan is in soon: continue with `atoll run --resume soon`" in stopped.stderr
+    atoll("run", "--resume", "soon", "--quiet")
+    assert Path("soon/fedavg-seed1/summary.json").exists()
+
+
 def test_advice_after_an_early_interrupt_says_that_nothing_is_saved(
     atoll: Atoll, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,9 +49,7 @@ def page(request: Any, chromium: Any, report: Path) -> Iterator[Any]:
 def press(page: Any, name: str) -> None:
     """Press a button of the curves, and wait for all charts: each is drawn once its element has a width."""
     page.locator("#curves").get_by_role("button", name=name).click()
-    page.wait_for_function(
-        "[...document.querySelectorAll('figure.live .chart')].every((one) => one.querySelector('svg'))"
-    )
+    page.locator("figure.live .chart:not(:has(svg))").first.wait_for(state="detached")
 
 
 def ticks(page: Any) -> list[float]:

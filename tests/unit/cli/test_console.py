@@ -4,9 +4,11 @@ import os
 import pty
 import subprocess
 import sys
-from typing import Any
+from io import StringIO
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from atoll.cli import console
 from atoll.utils.progress import quiet
@@ -37,8 +39,29 @@ def test_log_lines_tell_round_score_and_time_left(clock: list[float], capsys: py
 def test_average_of_personal_models_is_marked() -> None:
     generic = {"source": "average", "global": {"accuracy": 0.7437}}
 
-    assert console._score(LINE | {"generic": generic}) == "personal 93.50%  generic ~74.37%"
-    assert console._score(LINE | {"generic": generic | {"source": "server"}}) == "personal 93.50%  generic 74.37%"
+    assert console._score(LINE | {"generic": generic}) == "personal 93.50%, generic ~74.37%"
+    assert console._score(LINE | {"generic": generic | {"source": "server"}}) == "personal 93.50%, generic 74.37%"
+
+
+def test_bars_tell_waiting_running_and_finished_runs_apart_in_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(console._BarConsole, "is_terminal", True)
+    generic = {"source": "server", "global": {"accuracy": 0.7437}}
+
+    with console.progress(False) as bars:
+        watches = [console.follow(bars, f"fedavg seed {seed}", 300) for seed in range(3)]
+        watches[0](300, LINE | {"generic": generic})
+        watches[1](20, LINE | {"generic": generic})
+        plain = Console(width=bars.console.width, file=StringIO())
+        plain.print(bars.get_renderable())
+
+    shown = cast(StringIO, plain.file).getvalue()
+    finished, running, waiting = (line.rstrip() for line in shown.splitlines())
+    assert "300/300 93.50% took 00:00" in finished
+    assert " 20/300 93.50% " in running
+    assert running.endswith(" left")
+    assert waiting.endswith("waiting")
+    assert bars.console.width == 57  # ^C fits beside them
 
 
 def test_no_lines_with_quiet_or_in_short_runs(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:

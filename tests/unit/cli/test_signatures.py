@@ -14,8 +14,10 @@ from atoll import cli, models
 from atoll.cli import signatures
 from atoll.cli.data_names import check_data_name
 from atoll.cli.deploy import load_run
+from atoll.cli.signatures import RECIPES
 from atoll.data.catalogue import KNOWN
 from atoll.data.natural_sets import NATURAL
+from atoll.experiments.papers import list_recipes
 from atoll.methods import _registry
 from atoll.methods._names import check_name, method_names
 from atoll.utils.files import to_json
@@ -57,7 +59,7 @@ def test_signatures_are_those_of_the_commands() -> None:
     """If this fails, run `make pages`."""
     commands = {name: cli.load(name) for name in LATE} | {"deploy run": load_run()}
 
-    names = {"data": sorted({*KNOWN, *NATURAL}), "models": models.names()}
+    names = {"data": sorted({*KNOWN, *NATURAL}), "models": models.names(), RECIPES: list_recipes()}
 
     assert signatures.FILE.read_text() == to_json(signatures.describe_all(commands, names), indent=1) + "\n"
 
@@ -105,18 +107,21 @@ def test_mistake_is_told_before_anything_heavy_is_imported(words: str, message: 
 @pytest.mark.parametrize(
     ("typed", "found"),
     [
-        ("atoll ru", "run"),
-        ("atoll run --round", "--rounds"),
-        ("atoll run feda", "fedavg"),
-        ("atoll paper s", "show"),
-        ("atoll run fedavg --data cif", "cifar10"),
-        ("atoll run fedavg --models cnn1,cnn2", "cnn1,cnn2"),
+        ("atoll ru", "plain,run"),
+        ("atoll run --round", "plain,--rounds"),
+        ("atoll run feda", "plain,fedavg"),
+        ("atoll run --resume run", "dir,run"),
+        ("atoll compare local --out run", "dir,run"),
+        ("atoll paper run dcpfl/f", "plain,dcpfl/figure2"),
+        ("atoll paper s", "plain,show"),
+        ("atoll run fedavg --data cif", "plain,cifar10"),
+        ("atoll run fedavg --models cnn1,cnn2", "plain,cnn1,cnn2"),
     ],
 )
 def test_completion_imports_nothing_heavy(typed: str, found: str) -> None:
     done = started(COMP_WORDS=typed, COMP_CWORD=str(len(typed.split()) - 1), _ATOLL_COMPLETE="bash_complete")
 
-    assert f"plain,{found}" in done.stdout.splitlines()
+    assert found in done.stdout.splitlines()
     assert done.stdout.splitlines()[-1] == "[]"
 
 

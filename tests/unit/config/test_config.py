@@ -303,3 +303,7 @@ def test_configuration_of_a_run_names_the_values_in_use(
     config = build_setup(Config(method=method, settings=settings, models=("cnn1",), clients=2, rows=100)).config
 
     assert {name: getattr(config, name) for name in resolved} == resolved
+
+
+def test_configuration_of_a_run_has_the_number_of_clients_that_was_the_default() -> None:
+    assert build_setup(Config(method="fedavg", models=("linear",), rows=200)).config.clients == 10

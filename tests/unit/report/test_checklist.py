@@ -17,6 +17,7 @@ def test_checklist_answers_from_the_files_of_runs(atoll: Callable[..., Any]) -> 
 
     assert "[x] Methods: " in text
     assert "lam = 0.25" in text
+    assert "\n    - local: optim = sgd" in text
     assert "optim.lr = 0.01" in text
     assert "digits: 3 clients by partition dirichlet:0.5, split client_811" in text
     assert "Digest of the data: f1d89496322b" in text

@@ -108,7 +108,7 @@ export class Run {
         card("Rounds", rounds, row.status === "running" ? progress(row) : null),
         card(`Personal ${row.criterion?.title ?? "accuracy"}, latest`, show(facts.now ?? facts.final)),
         card(facts.chosen_round ? `Chosen by validation, round ${facts.chosen_round}` : "Chosen by validation", show(facts.chosen)),
-        card("Worst decile of clients", show(facts.worst_decile)),
+        card("Worst 10 % of clients", show(facts.worst_decile)),
         facts.generic === null ? null : card(facts.averaged ? AVERAGE : "Generic model", show(facts.generic)),
         card("Bytes, all clients", `↑\u00a0${bytes(row.up)} ↓\u00a0${bytes(row.down)}`),
         !row.left ? card("Time", duration(row.seconds)) : card("Time, and left", `${duration(row.seconds)} + ${duration(row.left)}`),

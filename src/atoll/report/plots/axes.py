@@ -21,6 +21,7 @@ LONGEST = 18  # letters of a tick label
 NAME = 34  # letters of a method's name
 LETTER = 0.078  # inches, the width of a wide letter of a tick label
 LINE = 0.2  # inches, the height of an entry of a legend
+GAP = 0.1  # inches, around the panels of a figure with a label of its own
 ABREAST = 3  # panels side by side, at most
 
 
@@ -81,6 +82,14 @@ def label(fig: Figure, axes: Sequence[Axes], across: str, up: str, width: float)
         axes[0].set_ylabel(up)
     else:
         fig.supylabel(up, fontsize=9.5)
+        _widen_gaps(fig)
+
+
+def _widen_gaps(fig: Figure) -> None:
+    """Leave room between a label of the whole figure and tick labels, whose font in a page may be wider than here."""
+    engine = fig.get_layout_engine()
+    assert engine is not None
+    engine.set(w_pad=GAP)
 
 
 def look(i: int, points: int) -> ArtistStyle:
