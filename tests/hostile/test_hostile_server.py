@@ -12,8 +12,10 @@ import torch
 from support import small_runs
 from support.local_sites import SMALL, Sites, book
 
+from atoll.config import Config
 from atoll.core.serialization import decode, encode
 from atoll.deploy.fingerprints import method_digest
+from atoll.deploy.received_names import read_config
 from atoll.deploy.site.participation import MOST_KEPT
 from atoll.deploy.site.time_limit import time_limit
 from atoll.deploy.site.worker import RequestHandler, local
@@ -127,6 +129,13 @@ def test_proxy_with_too_many_weights_is_refused_before_it_is_built(tmp_path: Pat
     victim = Victim(tmp_path, "pfedes")
 
     assert victim.begin(proxy="100000-100000").code == "rules"
+
+
+def test_configuration_from_the_wire_keeps_known_entries_alone() -> None:
+    """``rounds`` is told to sites; paths, metrics, devices and backends are decided by the machine that runs."""
+    sent = {"method": "fedavg", "rounds": 7, "metric": ["x.py:f"], "out": "/", "data_dir": "/", "backend": "ray"}
+
+    assert read_config(sent | {"device": "cuda", "unknown": 1}) == Config(method="fedavg", rounds=7)
 
 
 def test_entries_that_a_site_does_not_need_are_dropped(tmp_path: Path, evil: str, marker: Path) -> None:

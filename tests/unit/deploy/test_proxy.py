@@ -146,6 +146,30 @@ def test_refused_requests_never_reach_flower(home: FederationDir) -> None:
     try_out(home, steps)
 
 
+def test_health_checks_follow_each_other_on_one_connection(home: FederationDir) -> None:
+    request = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+    async def scene() -> bytes:
+        async with opened(home, Behind()) as port:
+            context = ssl.create_default_context(cafile=str(home.ca))
+            reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+            got = b""
+            for count in (1, 2):
+                writer.write(request)
+                while got.count(b"0\r\n\r\n") < count:  # the end of an answer in chunks
+                    piece = await reader.read(4000)
+                    assert piece, "the gate closed the connection"
+                    got += piece
+            writer.close()
+            return got
+
+    assert asyncio.run(asyncio.wait_for(scene(), 20)).count(b"HTTP/1.1 200") == 2
+
+
+def test_health_check_with_content_is_refused(home: FederationDir) -> None:
+    assert say_raw(home, b"GET /health HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc").startswith(b"HTTP/1.1 400")
+
+
 def test_all_keys_are_refused_while_the_federation_file_is_damaged(home: FederationDir) -> None:
     async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
         headers = {"flwr-public-key": key_of(home, "north")}

@@ -84,6 +84,8 @@ class ReverseProxy:
     ) -> bytes | AsyncIterator[bytes] | None:
         """Return the body to pass on. A list of messages is read whole, because only replies may pass."""
         if head.method != "POST":
+            async for _ in connection.body():  # to its end, so that another request can follow
+                raise Refusal(400, "a health check has no content")
             return None
         if head.target not in STORING or site is None:
             pieces = connection.body()
