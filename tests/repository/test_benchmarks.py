@@ -122,12 +122,11 @@ def test_target_lookup_and_comparison() -> None:
 def test_performance_page_shows_latest_figures() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.filled(text) == text
-    figures = json.loads(page.MEASURED.read_text(encoding="utf-8"))["figures"]
-    assert all(f"`{name}`" in text for name in figures)
+    assert all(f"`{name}`" in text for name in page.all_figures())
 
 
 def test_performance_page_explains_every_overhead_above_target() -> None:
-    figures = json.loads(page.MEASURED.read_text(encoding="utf-8"))["figures"]
+    figures = page.all_figures()
     above = [name.removeprefix("overhead.") for name, v in figures.items() if name.startswith("overhead.") and v > 1.3]
     reasons = page.PLACE.sub("", page.PAGE.read_text(encoding="utf-8"))
     assert [name for name in above if f"`{name}`" not in reasons] == []
@@ -143,6 +142,23 @@ def test_performance_page_is_written_from_figures(tmp_path: Path, monkeypatch: p
     assert text.endswith("<!-- end of figures -->\nAfter.\n")
     assert "| `overhead.local` | 1.5 | **missed**: ≤ 1.3 |\n| `rss_mb.clients_100` | 1,234 | ≤ 1500 |\n" in text
     assert "old" not in text
+
+
+def test_figures_that_were_not_measured_again_keep_their_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MEASURED", "PAGE", "PICTURE"):
+        monkeypatch.setattr(page, name, tmp_path / name.lower())
+    page.PAGE.write_text("<!-- figures -->\n<!-- end of figures -->\n")
+    conditions = page.conditions()
+    for date, figures in (("2026-01-01", {"a": 1.0, "b": 2.0}), ("2026-02-02", {"b": 3.0})):
+        monkeypatch.setattr(page, "conditions", lambda now=conditions | {"date": date}: now)
+        page.write(figures)
+
+    assert [(part["date"], part["figures"]) for part in page.measured()] == [
+        ("2026-02-02", {"b": 3.0}),
+        ("2026-01-01", {"a": 1.0}),
+    ]
+    assert page.all_figures() == {"a": 1.0, "b": 3.0}
+    assert page.PAGE.read_text().count("Measured on") == 2
 
 
 # -- scale -------------------------------------------------------------------------------------------------------------
