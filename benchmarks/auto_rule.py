@@ -6,8 +6,9 @@ wall times of rounds that stood side by side; above 1, vmap is faster. ``auto.ag
 which the rule does not take the slower side; a difference of less than a quarter is none.
 
 Then whole runs, with the start of worker processes and one evaluation at the end: ``auto.beside_best.WORK`` is the wall
-time with the backend that the rule takes over that with the fastest of loop, vmap and two processes, and
-``auto.two_workers.cnn_long`` the time with one worker process over that with two.
+time with the backend that the rule takes over that with the fastest of loop, vmap and two processes.
+``auto.two_workers.cnn_long`` is the median time of a round with one worker process over that with two, without the
+first round and the evaluated one; ``auto.two_workers_whole_run.cnn_long`` the same of the whole run.
 """
 
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -127,17 +128,26 @@ def beside_best(quick: bool) -> dict[str, float]:
         if name == "cnn_long":
             runs["one worker"] = replace(config, backend="processes", workers=1)
         turns = [{kind: _run(run, data, nets) for kind, run in runs.items()} for _ in range(1 if quick else 3)]
-        times = {kind: median(turn[kind] for turn in turns) for kind in runs}
+        times = {kind: median(turn[kind].whole for turn in turns) for kind in runs}
         found[f"auto.beside_best.{name}"] = times[chosen] / min(times[kind] for kind in kinds)
         print(f"{name:12} {chosen:10} {' '.join(f'{k} {v:.2f} s' for k, v in times.items())}", file=sys.stderr)
         if "one worker" in times:
-            found[f"auto.two_workers.{name}"] = times["one worker"] / times["processes"]
+            found[f"auto.two_workers.{name}"] = median(t["one worker"].round / t["processes"].round for t in turns)
+            found[f"auto.two_workers_whole_run.{name}"] = times["one worker"] / times["processes"]
     return found
 
 
-def _run(config: Config, data: Dataset | None, nets: list[nn.Module]) -> float:
+class Seconds(NamedTuple):
+    whole: float  # of a run
+    round: float  # median of the rounds but the first and the last; the first alone if there are no others
+
+
+def _run(config: Config, data: Dataset | None, nets: list[nn.Module]) -> Seconds:
     setup = build_setup(config, data, nets)
-    return _seconds(lambda: run_experiment(setup))
+    times = [perf_counter()]
+    run_experiment(setup, watch=lambda t, line: times.append(perf_counter()))
+    rounds = np.diff(times).tolist()
+    return Seconds(perf_counter() - times[0], median(rounds[1:-1] or rounds))
 
 
 def figures(quick: bool = False) -> dict[str, float]:

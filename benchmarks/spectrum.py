@@ -1,11 +1,12 @@
 """What SCD's spectral term costs, in one thread: beside its transforms, beside a training step, and with ``reg_every``.
 
 ``spectrum.over_transforms_1e6`` is the time of a gradient of the term over that of the two transforms that it needs,
-for a network of linear layers with a million weights and a teacher whose spectrum is known. ``spectrum.low_vector`` and
-the like are the time of such a gradient over that of a training step of a ResNet-18 with batches of 64: low frequencies
-or all of them, over the whole vector or layer by layer. ``spectrum.reg_every_R`` is the time of training the personal
-model of the million weights, one epoch of 32 batches of 32, over that with the term in every step;
-``spectrum.reg_every_R_moves`` how far the weights end from those, over the way that they went.
+for a network of linear layers with a million weights and a teacher whose spectrum is known; ``spectrum.over_torch_1e6``
+the same beside ``torch.fft.rfft`` and ``irfft`` of that length. ``spectrum.low_vector`` and the like are the time of
+such a gradient over that of a training step of a ResNet-18 with batches of 64: low frequencies or all of them, over the
+whole vector or layer by layer. ``spectrum.reg_every_R`` is the time of training the personal model of the million
+weights, one epoch of 32 batches of 32, over that with the term in every step; ``spectrum.reg_every_R_moves`` how far
+the weights end from those, over the way that they went.
 """
 
 from typing import Any
@@ -47,14 +48,19 @@ def _beside_transforms(quick: bool) -> dict[str, float]:
     length = next_smooth_length(sum(v.numel() for v in student.values()))
     transform = make_transform(length, torch.float32, torch.device("cpu"))
     vector = normal(key("vector"), length)
-    waves = transform(vector)
+    waves, bins = transform(vector), torch.fft.rfft(vector)
     works: dict[str, Work] = {
         "term": lambda: gradient(lambda p, b: of(p), student, batch),
         "there": lambda: transform(vector),
         "back": lambda: transform.back(waves),
+        "torch there": lambda: torch.fft.rfft(vector),
+        "torch back": lambda: torch.fft.irfft(bins, n=length),
     }
     times = interleaved(works, 1 if quick else 21)
-    return {"spectrum.over_transforms_1e6": times["term"] / (times["there"] + times["back"])}
+    return {
+        "spectrum.over_transforms_1e6": times["term"] / (times["there"] + times["back"]),
+        "spectrum.over_torch_1e6": times["term"] / (times["torch there"] + times["torch back"]),
+    }
 
 
 def _beside_steps(quick: bool) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,15 @@ import torch
 from support import small_runs
 from support.local_sites import SMALL, Sites, book
 
+from atoll.config import Config
 from atoll.core.serialization import decode, encode
+from atoll.deploy.fingerprints import method_digest
+from atoll.deploy.received_names import read_config
 from atoll.deploy.site.participation import MOST_KEPT
-from atoll.deploy.site.worker import local
+from atoll.deploy.site.time_limit import time_limit
+from atoll.deploy.site.worker import RequestHandler, local
 from atoll.deploy.transport.protocol import Frame, pack, unpack
+from atoll.methods._factory import make
 from atoll.methods.fedavg import Global
 
 Site = Callable[[Frame], Frame]
@@ -125,6 +131,13 @@ def test_proxy_with_too_many_weights_is_refused_before_it_is_built(tmp_path: Pat
     assert victim.begin(proxy="100000-100000").code == "rules"
 
 
+def test_configuration_from_the_wire_keeps_known_entries_alone() -> None:
+    """``rounds`` is told to sites; paths, metrics, devices and backends are decided by the machine that runs."""
+    sent = {"method": "fedavg", "rounds": 7, "metric": ["x.py:f"], "out": "/", "data_dir": "/", "backend": "ray"}
+
+    assert read_config(sent | {"device": "cuda", "unknown": 1}) == Config(method="fedavg", rounds=7)
+
+
 def test_entries_that_a_site_does_not_need_are_dropped(tmp_path: Path, evil: str, marker: Path) -> None:
     victim = Victim(tmp_path)
 
@@ -161,6 +174,10 @@ def test_code_that_the_site_lists_word_for_word_is_admitted(tmp_path: Path) -> N
     [
         ({"methods": ["local"]}, {}),
         ({"rounds": 5}, {"rounds": 6}),
+        ({}, {"epochs": 1e9}),
+        ({"epochs": 3}, {"epochs": 3.5}),
+        ({"epochs": 10}, {"settings": {"optim.epochs": 11}}),
+        ({}, {"epochs": None, "steps": 10**9}),
         ({"terms": []}, {"terms": ["proximal:mu=0.1"]}),
         ({"weights": 100}, {}),
     ],
@@ -173,6 +190,50 @@ def test_request_beyond_the_rules_of_the_site_is_refused(
     victim.restart()
 
     assert victim.begin(**config).code == "rules"
+
+
+def test_steps_count_as_the_epochs_that_they_make_of_the_rows(tmp_path: Path) -> None:
+    victim = Victim(tmp_path, epochs=None, steps=1, batch_size=8)
+    victim.sites.write("0", allow={"epochs": 3})
+    victim.restart()
+    rows = len(victim.sites.site("0").federation(victim.sites.setup.config).part("train")[0])
+    batches = -(-rows // 8)
+
+    assert victim.begin(steps=3 * batches + 1).code == "rules"
+    assert victim.begin(steps=3 * batches).code == "contract"  # admitted; the server expects the setting of its run
+    assert victim.begin().kind == "ready"
+
+
+@pytest.mark.parametrize("kind", ["hello", "begin"])
+def test_endless_training_of_a_personal_model_is_refused(kind: str, tmp_path: Path) -> None:
+    victim = Victim(tmp_path, "ditto")
+    head = victim.first(kind).head
+    settings = {"personal_optim.epochs": 1e9}
+
+    reply = victim.ask(Frame(kind, head | {"config": head["config"] | {"settings": settings}}))
+
+    assert reply.code == "rules"
+
+
+def test_request_that_takes_too_long_is_given_up_and_the_next_one_is_answered(tmp_path: Path) -> None:
+    """The endless loop is in a setting of the method that is no number of epochs."""
+    victim = Victim(tmp_path, "pfedme")
+    handler = RequestHandler(victim.sites.site("0"), partial(time_limit, 2.0))
+    begin, exchange = victim.first("begin").head, victim.first("exchange")
+    training = {"epochs": begin["config"]["epochs"], "batch_size": begin["config"]["batch_size"]}
+    endless = begin["config"] | {"settings": {"steps": 10**9}}
+    expect = begin["expect"] | {"contract": method_digest(make("pfedme", {"steps": 10**9}, (), training))}
+    assert (
+        unpack(handler.handle(pack(Frame("begin", begin | {"config": endless, "expect": expect}))).reply).code is None
+    )
+    honest = begin | {"run": "b" * 32}
+
+    code = unpack(handler.handle(pack(exchange)).reply).code
+    replies = [Frame("begin", honest), exchange._replace(head=exchange.head | {"run": "b" * 32})]
+    kinds = [unpack(handler.handle(pack(frame)).reply).kind for frame in replies]
+
+    assert code == "rules"
+    assert kinds == ["ready", "upload"]
 
 
 def test_more_runs_on_a_day_than_the_rules_admit_are_refused(tmp_path: Path) -> None:

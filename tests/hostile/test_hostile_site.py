@@ -85,6 +85,15 @@ def test_impossible_scores_make_the_site_absent(kind: str, entry: str, tmp_path:
     assert result.summary["personal"]["final"] <= 1
 
 
+@pytest.mark.parametrize("loss", [1e308, -1e13, 10**400])
+def test_impossible_loss_which_is_no_share_makes_the_site_absent(loss: float, tmp_path: Path) -> None:
+    sites = federation(tmp_path)
+
+    result = sites.run(hostile(sites, with_head("upload", after={"accuracy": 0.5, "loss": loss})), min_clients=1)
+
+    assert result.summary["digest"] == absent("fedavg").summary["digest"]
+
+
 @pytest.mark.parametrize("digest", ["", "x" * 64, "a" * 900_000, "\ud800" * 64, 7, None, ["a"]])
 def test_digest_that_is_none_makes_the_site_absent(digest: Any, tmp_path: Path) -> None:
     sites = federation(tmp_path)

@@ -4,6 +4,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -74,3 +75,31 @@ def test_held_connections_keep_no_site_out(fed: Deployed, visitor: httpx.Client,
     findings.note("held", f"{answer.status_code} after {seconds:.2f} s")
     assert answer.status_code == 200
     assert seconds < 1
+
+
+def test_connections_that_show_a_public_key_keep_no_site_out(
+    fed: Deployed, visitor: httpx.Client, findings: Findings
+) -> None:
+    """More than all sites have places for. Each sends a request without a signature, and then waits."""
+    keys = {name: pki.header(site.key.encode()) for name, site in fed.home.read().sites.items()}
+    context = ssl.create_default_context(cafile=str(fed.home.ca))
+    head = f"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: localhost\r\nflwr-public-key: {keys['north']}\r\n"
+    request = (head + "content-length: 0\r\n\r\n").encode()
+    held = []
+    try:
+        for _ in range(400):
+            with suppress(OSError):  # Beyond the places of the key, connections have the few places of strangers.
+                one = context.wrap_socket(
+                    socket.create_connection(("127.0.0.1", fed.port)), server_hostname="localhost"
+                )
+                one.sendall(request)
+                if one.recv(4096):
+                    held.append(one)
+        time.sleep(4)  # Strangers have three seconds.
+        answers = [visitor.get("/health", headers={"flwr-public-key": key}).status_code for key in keys.values()]
+    finally:
+        for one in held:
+            one.close()
+
+    findings.note("held-key", f"{len(held)} held, {answers.count(200)} of {len(keys)} sites answered")
+    assert answers == [200] * len(keys)

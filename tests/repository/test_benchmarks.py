@@ -8,7 +8,7 @@ import pytest
 from support.paths import ROOT
 
 from benchmarks import __main__ as harness
-from benchmarks import many_clients, method_cost, overhead, page, peers_page, plot, scale, timing
+from benchmarks import many_clients, method_cost, overhead, page, peers_page, plot, scale, sites, timing
 from benchmarks.targets import Target, target
 
 OWN = {
@@ -200,3 +200,17 @@ def test_performance_page_shows_all_peers_that_were_measured() -> None:
     assert shown is not None
     assert {"fedlab", "pfl", "fluke", "fedjax", "flower"} <= {name for rows in found.values() for name in rows}
     assert all(f"| {name} |" in shown[0] for rows in found.values() for name in rows)
+
+
+def test_part_of_the_measurements_between_sites_is_kept_under_the_same_conditions(tmp_path: Path) -> None:
+    out = tmp_path / "sites.json"
+    earlier = {"load": 0.5, "idle": [{"sites": 3}], "rounds": [{"sites": 10}]}
+
+    out.write_text(json.dumps(page.conditions() | earlier))
+    same = sites._begun(out)
+    out.write_text(json.dumps(page.conditions() | earlier | {"torch": "another one"}))
+    other = sites._begun(out)
+
+    assert (same["idle"], same["rounds"]) == (earlier["idle"], earlier["rounds"])
+    assert same["load"] >= 0.5
+    assert (other["idle"], other["rounds"]) == ([], [])

@@ -19,7 +19,6 @@ REASONS = {
     "core/payloads.py": "the definition of payloads and the one way to pack and unpack them",
     "core/problems.py": "five kinds of problems side by side, with the same functions",
     "data/loading.py": "one grammar of data sets, and a branch for each form",
-    "data/tables/federated.py": "one agreement: what clients send, its sum, and its form in files",
     "deploy/federation_dir.py": "one folder: create, read, add and revoke",
     "deploy/server/handshake.py": "one protocol step: every entry of a site's description is checked",
     "deploy/site/config.py": "one file of a site, every entry of which is checked",

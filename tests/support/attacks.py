@@ -32,6 +32,7 @@ ATTACKS = {
     "closed": _attack(STRANGER, "Control, Runtime, register-node, unknown operations", "403"),
     "paths": _attack(STRANGER, "paths with `..`, `%2e`, queries, other case, absolute URIs", "400, 403 or 404"),
     "held": _attack(STRANGER, "600 connections held open", "a site's request is answered within a second"),
+    "held-key": _attack(STRANGER, "400 connections that show a site's public key", "all sites are answered"),
     "order": _attack(SITE, "push-messages as an order to another site", "403"),
     "reply-as": _attack(SITE, "push-messages as a reply of another site", "403"),
     "apps": _attack(SITE, "get-run, get-fab, register-node", "403"),

@@ -10,7 +10,7 @@ from ..clients.dry_run import dry_run
 from ..clients.pool import ClientPool
 from ..core.method import AnyMethod
 from ..core.payloads import Packed, Payload, nbytes, pack
-from ..data.tables.federated import Preparations
+from ..data.tables.preparations import Preparations
 
 BEFORE = "before round 1"  # in place of a model, for what no model decides
 

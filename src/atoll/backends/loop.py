@@ -7,7 +7,7 @@ from ..clients import method_calls
 from ..clients.evaluation import Score, measure, predict
 from ..clients.failures import CLIENT_ERRORS, failure_of
 from ..clients.group_evaluation import evaluate_models
-from ..clients.measured_model import STATE, ModelSource, describe_model
+from ..clients.measured_model import STATE, ModelSource, is_in_state
 from ..clients.model_store import ModelStore
 from ..clients.participation import take_part
 from ..clients.pool import ClientPool
@@ -186,7 +186,7 @@ class LoopBackend:
 
     def _known(self, method: AnyMethod, job: ClientTask, source: ModelSource) -> Score | None:
         """Return the score of the client's model if it was scored before and no download can change the model."""
-        if job.known is None or not _is_lasting(method, source):
+        if job.known is None or not is_in_state(method, source):
             return None
         return {name: v for name, v in job.known.items() if name not in self.pool.problem.details}
 
@@ -215,7 +215,7 @@ class LoopBackend:
     ) -> ClientResult:
         """Return the new state with the score of the trained model, which is kept if models are kept."""
         model = None if self.models is None else self.models.describe(method, source)
-        lasting = _is_lasting(method, source) if model is None else model.kind == STATE
+        lasting = is_in_state(method, source) if model is None else model.kind == STATE
         return ClientResult(job.client, source.state, score, not_finite, model, lasting)
 
 
@@ -233,11 +233,6 @@ def _checked_state(method: AnyMethod, state: Payload) -> Payload:
     if error := find_form_error(state, contract(method).state):
         raise AtollError(f"The state that {type(method).__name__} keeps at a client: {error.field} {error.reason}.")
     return state
-
-
-def _is_lasting(method: AnyMethod, source: ModelSource) -> bool:
-    """Return True if the personal model is stored in the client's state, so that no download can change it."""
-    return describe_model(method, source).kind == STATE
 
 
 def job_key(seed: int, job: ClientTask) -> Key:

@@ -1,7 +1,7 @@
 """``atoll audit``: show what a method sends in a round, or what the clients of a run sent."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -36,7 +36,7 @@ def audit(what: str, verify: bool, config_file: Path | None, as_json: bool, **op
     if not (verify or is_run(what)):
         setup = build_setup(from_dict({**values, "method": what}))
         items = audit_statistics(setup.preparations) + audit_method(setup.method, setup.pool, setup.config.seed)
-        return _show_items(items, as_json)
+        return _show_items(items, setup.federation.notes, as_json)
     if values:
         raise AtollError(
             f"{what!r} is a run directory, whose options are fixed. Leave out all options but --verify and --json."
@@ -92,12 +92,17 @@ def _list(folder: Path, as_json: bool) -> None:
     finally:
         _show_records(records, as_json, _payload_bytes(folder))
     if not as_json:
-        for note in _data_notes(folder):
-            click.echo(f"Data: {note}")
+        _show_notes(_data_notes(folder))
+
+
+def _show_notes(notes: Iterable[str]) -> None:
+    """Print what was inferred, left out and filled when the data were read."""
+    for note in notes:
+        click.echo(f"Data: {note}")
 
 
 def _data_notes(folder: Path) -> list[str]:
-    """Return what was inferred, left out and filled when the data were read; empty if the run does not say."""
+    """Return the notes on the data of a run; empty if the run does not say."""
     try:
         return [str(note) for note in json.loads((folder / "holdings.json").read_bytes())["notes"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -140,7 +145,7 @@ def _print_table(records: Sequence[Record]) -> None:
 # A method
 
 
-def _show_items(items: Sequence[Item], as_json: bool) -> None:
+def _show_items(items: Sequence[Item], notes: Iterable[str], as_json: bool) -> None:
     if as_json:
         click.echo(to_json([item._asdict() for item in items], indent=1))
         return
@@ -160,3 +165,4 @@ def _show_items(items: Sequence[Item], as_json: bool) -> None:
     click.echo(
         "Measured in the second round of a dry run with one batch of rows; a client with more classes sends more."
     )
+    _show_notes(notes)

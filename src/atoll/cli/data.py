@@ -70,7 +70,12 @@ def partition_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.IntRange(1),
             help=f"Number of clients. Default: all owners in the data (natural) or file (file), otherwise {CLIENTS}.",
         ),
-        click.option("--split", default="client_811", show_default=True, help="client_811, client_82 or official."),
+        click.option(
+            "--split",
+            default="auto",
+            show_default=True,
+            help="client_811, client_82 or official. auto: official if a table says which rows are for testing.",
+        ),
         click.option("--seed", type=int, default=0, show_default=True),
         data_dir,
         click.option(
@@ -216,12 +221,13 @@ def _divide(
     from ..data.partition.base import File
     from ..data.partition.natural import Natural
     from ..data.partition.specs import parse, resolve
+    from ..data.split import resolve as resolve_split
 
     dataset = load(name, data_dir, task)
     partition = resolve(partition, dataset.owner_train is not None)
     if clients is None and not isinstance(parse(partition), File | Natural):
         clients = CLIENTS
-    return federate(dataset, clients, partition, split, seed, public)
+    return federate(dataset, clients, partition, resolve_split(split, dataset), seed, public)
 
 
 def _count_rows(federation: "FederatedDataset") -> "Array":

@@ -113,8 +113,8 @@ def _rows(models: TrainedModels, client: str, inputs: tuple[Path, ...]) -> Rows:
         test = models.pool.test[models.pool.position(client)]
         if not len(test.x):
             raise AtollError(f"Client {client!r} has no test rows. Give a file to predict.")
-        names = [f"test row {i}" for i in range(len(test.x))]
-        return Rows(names, test.x, truth_of(models.pool.problem, test.y, models.data.classes))
+        numbered = [f"test row {i}" for i in range(len(test.x))]
+        return Rows(numbered, test.x, truth_of(models.pool.problem, test.y, models.data.classes))
     names: list[str] = []
     parts = []
     for path in inputs:

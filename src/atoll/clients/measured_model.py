@@ -98,10 +98,22 @@ def describe_model(method: AnyMethod, source: ModelSource) -> MeasuredModel:
     """Describe the personal model that follows from a client's messages and state."""
     if isinstance(method, PredictsOtherwise):
         return MeasuredModel(SOURCE, payloads=(_compact(source.download), _compact(source.upload), source.state))
-    own, held = method.personal_params(*source), {id(v): name for name, v in tensors_of(source.state).items()}
-    if own and all(id(v) in held for v in own.values()):
-        return MeasuredModel(STATE, {name: held[id(v)] for name, v in own.items()})
-    return MeasuredModel(PARAMS, payloads=(ModelParams(_compact(own)),))
+    own = method.personal_params(*source)
+    layout = _layout_in_state(own, source.state)
+    return MeasuredModel(STATE, layout) if layout else MeasuredModel(PARAMS, payloads=(ModelParams(_compact(own)),))
+
+
+def is_in_state(method: AnyMethod, source: ModelSource) -> bool:
+    """Return True if the client's state holds all weights of the personal model, so that no download can change it."""
+    if isinstance(method, PredictsOtherwise) or not tensors_of(source.state):
+        return False
+    return bool(_layout_in_state(method.personal_params(*source), source.state))
+
+
+def _layout_in_state(params: Params, state: Payload) -> dict[str, str]:
+    """Return the tensor of a state that is each weight; nothing if the state lacks one of them."""
+    held = {id(v): name for name, v in tensors_of(state).items()}
+    return {name: held[id(v)] for name, v in params.items()} if all(id(v) in held for v in params.values()) else {}
 
 
 def rebuild_model(method: AnyMethod, model: MeasuredModel, payloads: tuple[Any, ...], client: Client) -> PersonalModel:

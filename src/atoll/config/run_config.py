@@ -13,6 +13,7 @@ from ..core.adapted_model import parse_adapter
 from ..core.problems import TASKS
 from ..data.feature_shift import read_shift
 from ..data.partition.specs import AUTO, DEFAULT
+from ..data.split import AUTO as SPLIT_AUTO
 from ..data.tables.statistics import ALL, COLUMNS, COMMON, MISSING, SITE, STANDARDISE, TableOptions
 from ..errors import AtollError
 from ..methods._factory import OPTIMISERS
@@ -94,8 +95,9 @@ class Config:
         group=DATA,
     )
     split: str = option(
-        "client_811",
-        "split of a client's rows into training, validation and test rows, about 8 : 1 : 1 by default",
+        SPLIT_AUTO,
+        "split of a client's rows into training, validation and test rows: client_811, client_82 or official; auto: "
+        "official if a table says which rows are for testing, otherwise client_811, about 8 : 1 : 1",
         group=DATA,
     )
     public: int = option(

@@ -34,6 +34,9 @@ class RawDataset(NamedTuple):
     columns: tuple[Column, ...] = ()  # of raw rows, which are prepared by statistics of training rows
     target_bounds: tuple[Bounds | None, ...] = ()  # declared bounds of numbers to predict
     notes: tuple[str, ...] = ()  # what the reader inferred, left out or changed
+    names_test_rows: bool = (
+        False  # whether a table says which rows are for testing, so that the default split keeps them
+    )
     split_by_time: bool = False  # whether the test part is later than the training part, so that no other split is fair
 
 
@@ -78,6 +81,7 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, t
         target_bounds=parts.target_bounds if isinstance(targets.problem, Numbers) else (),
         standardise_targets=isinstance(targets.problem, Numbers),
         notes=parts.notes,
+        names_test_rows=parts.names_test_rows,
         split_by_time=parts.split_by_time,
         open_classes=isinstance(targets.problem, Classes) and parts.classes is None and order is None,
     )

@@ -39,6 +39,9 @@ class Dataset:
     target_bounds: tuple[Bounds | None, ...] = ()  # declared bounds of numbers to predict
     standardise_targets: bool = False  # whether a run gives targets that are numbers the unit of its training rows
     notes: tuple[str, ...] = ()  # what a reader inferred, left out or changed
+    names_test_rows: bool = (
+        False  # whether a table says which rows are for testing, so that the default split keeps them
+    )
     split_by_time: bool = False  # whether the test part is later than the training part, so that no other split is fair
     open_classes: bool = False  # whether the names of classes are those of the rows, so that sites must agree on them
 

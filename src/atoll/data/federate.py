@@ -17,6 +17,7 @@ from .partition.uniform import Iid
 from .partition_files import VERSION, load_cached, read_partition, store
 from .seeding import stream
 from .split import (
+    DEFAULT,
     ClientSplits,
     apportion,
     check,
@@ -54,7 +55,7 @@ def federate(
     dataset: Dataset,
     clients: int | None,
     partition: str = "dirichlet:0.5",
-    split: str = "client_811",
+    split: str = DEFAULT,
     seed: int = 0,
     public: int = 0,
     cache: Path | None = None,

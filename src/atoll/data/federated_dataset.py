@@ -81,6 +81,10 @@ class FederatedDataset:
         """Return the row indices of every client in one part."""
         return {"train": self.train, "val": self.val, "test": self.test}[part]
 
+    def owned(self, at: int) -> Array:
+        """Return the row indices of the client at a position, in all parts."""
+        return np.concatenate([self.train[at], self.val[at], self.test[at]])
+
     def split_off(self, last: int) -> tuple["FederatedDataset", "FederatedDataset"]:
         """Split off the last ``last`` clients.
 

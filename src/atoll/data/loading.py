@@ -199,6 +199,7 @@ def _load_known(known: CatalogueEntry, request: _Request, folder: Path) -> Datas
         numbers = tuple(str(label) for label in range(known.info.classes))
         table = local.suffix == ".parquet"
         parts = table_parts(local, TableRequest(classes=numbers)) if table else npz_parts(local)
+        parts = parts._replace(names_test_rows=False)  # as when the official files are read
     parts = parts if known.names is None else parts._replace(classes=known.names)
     data = assemble(request.text, parts, task=request.task)
     if data.shape != shape:
@@ -273,7 +274,7 @@ def _read_table(path: Path, request: _Request) -> RawDataset:
             get("owner"),
             tuple(name for name in get("ignore", "").split(",") if name),
             Schema() if schema is None else read_schema(schema),
-            one_label=request.task in (None, Classes.task),
+            task=request.task or Classes.task,
             own_columns=request.own_columns,
             classes=tuple(request.order() or ()),
         ),

@@ -130,6 +130,7 @@ def _watch(path: Path) -> RawDataset:
         classes=tuple(stored["y_labels"]),
         columns=columns,
         notes=("Windows do not overlap. The last fifth of each recording is the test part.",),
+        names_test_rows=True,
         split_by_time=True,
     )
 

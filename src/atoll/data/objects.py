@@ -54,7 +54,7 @@ def make_dataset(
     """
     if isinstance(data, Dataset):
         return data
-    request = TableRequest(label=label, owner=owner, one_label=(task or Classes.task) == Classes.task)
+    request = TableRequest(label=label, owner=owner, task=task or Classes.task)
     if isinstance(data, Mapping) and not _is_hugging_face(data):  # A ``DatasetDict`` maps splits, not clients.
         return assemble(name, _join_clients(name, data, request), task=task)
     return assemble(name, _parts(name, data, request), task=task)

@@ -3,6 +3,7 @@
     client_811    train : validation : test = about 8 : 1 : 1 of everything a client owns
     client_82     8 : 2, then an eighth of the training rows for validation
     official      the official training part 4 : 1 into train and validation, and the official test part in the same mix
+    auto          official where a table says which rows are for testing, otherwise client_811
 
 Every part keeps a client's mix of classes, by largest remainders.
 """
@@ -19,7 +20,9 @@ from .dataset import Array, Dataset
 from .partition.counts import ROUNDING, deal
 from .seeding import stream
 
-SPLITS = ("client_811", "client_82", "official")
+OFFICIAL, DEFAULT = "official", "client_811"
+SPLITS = (DEFAULT, "client_82", OFFICIAL)
+AUTO = "auto"
 TESTABLE = 3  # a client with at least this many rows of a class has a test row of it
 
 
@@ -32,10 +35,15 @@ class ClientSplits:
     test: tuple[Array, ...]
 
 
+def resolve(split: str, dataset: Dataset) -> str:
+    """Return the split that ``auto`` stands for; other values stay as they are."""
+    return split if split != AUTO else OFFICIAL if dataset.names_test_rows else DEFAULT
+
+
 def check(split: str, dataset: Dataset) -> None:
     """Raise AtollError if the split is unknown or needs a test part that the data set does not have."""
     if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
+        raise unknown("split", split, (*SPLITS, AUTO))
     if split == "official" and len(dataset.y_test) == 0:
         raise AtollError(
             f"Split 'official': data set {dataset.name!r} has no official test part. Use client_811 or client_82."

@@ -168,7 +168,7 @@ class FederationDir:
         """Add a site, with a key made here that is valid for ``days`` days."""
         federation = self.read()
         if name in federation.sites:
-            raise _taken(name)
+            raise _taken(self.path, name)
         return self._keep(self._admit(federation, name, days))
 
     def add_key(self, line: str, days: int) -> RegisteredSite:
@@ -178,7 +178,7 @@ class FederationDir:
         _check_days(days)
         federation = self.read()
         if name in federation.accepted():  # A site whose key was revoked or has expired may come with a new one.
-            raise _taken(name)
+            raise _taken(self.path, name)
         if any(site.key.split()[1] == key.split()[1] for site in federation.sites.values()):
             raise AtollError("This key belongs to another site already. Let each site make its own: atoll deploy join")
         site = _registered(name, key, days)
@@ -247,8 +247,19 @@ def _check_days(days: int) -> None:
         raise AtollError(f"--days must be between 1 and {pki.AUTHORITY_DAYS}, not {days}.")
 
 
-def _taken(name: str) -> AtollError:
-    return AtollError(f"There is a site {name!r} already. A new key for it: atoll deploy reissue --site {name}")
+def new_key(directory: Path, name: str) -> str:
+    """Say how a site whose key was revoked gets a new one."""
+    return (
+        f"atoll deploy add {directory} --key 'LINE', with the line of a new `atoll deploy join` at the site; or make "
+        f"the key here and carry it there: atoll deploy reissue {directory} --site {name}"
+    )
+
+
+def _taken(directory: Path, name: str) -> AtollError:
+    return AtollError(
+        f"There is a site {name!r} already: choose another name. If it needs a new key, revoke the old one with atoll "
+        f"deploy revoke {directory} {name}, and then: {new_key(directory, name)}"
+    )
 
 
 def _registered(name: str, key: str, days: int) -> RegisteredSite:

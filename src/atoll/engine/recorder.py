@@ -14,7 +14,7 @@ from ..core.schema import UploadError
 from ..core.serialization import encode
 from ..core.task import Round
 from ..data.tables import statistics_files
-from ..data.tables.federated import PREPARATION, Preparations
+from ..data.tables.preparations import PREPARATION, Preparations
 from ..simulation.clock import Stamp
 from ..storage import audit_log, environment_file
 from ..storage.audit_log import AuditLog

@@ -17,7 +17,8 @@ from ..data.seeding import stream
 from ..data.subset import sample_public_rows
 from ..data.tables.agreed_labels import with_target_unit
 from ..data.tables.columns import recode
-from ..data.tables.federated import Preparations, Privately, fit_clients
+from ..data.tables.federated import Privately, fit_clients
+from ..data.tables.preparations import Preparations
 from ..data.tables.statistics_files import key_of, read_stored
 from ..data.transforms import Transform
 from ..errors import AtollError

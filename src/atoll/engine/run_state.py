@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, cast
 
 import pyarrow as pa
@@ -177,7 +177,10 @@ def _copied(value: Any) -> Any:
     if isinstance(value, ScoreTable | UndoDict):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _copied(getattr(value, f.name)) for f in fields(value)})
+        made = copy(value)
+        held = {name: v for name, v in vars(value).items() if isinstance(v, dict | list) or is_dataclass(v)}
+        vars(made).update({name: _copied(v) for name, v in held.items()})
+        return made
     if isinstance(value, dict):
         return {name: _copied(entry) if is_dataclass(entry) else entry for name, entry in value.items()}
     return copy(value)

@@ -20,8 +20,9 @@ from ..data.federate import federate
 from ..data.federated_dataset import FederatedDataset, fingerprint
 from ..data.partition.specs import resolve
 from ..data.seeding import stream
+from ..data.split import resolve as resolve_split
 from ..data.subset import keep_rows
-from ..data.tables.federated import Preparations
+from ..data.tables.preparations import Preparations
 from ..data.transforms import preset
 from ..errors import AtollError
 from ..methods import _registry
@@ -104,7 +105,7 @@ def build_setup(
     data = load_data(config) if dataset is None else check_task(dataset, config)
     config = replace(config, data_digest=_check_digest(config, data))
     config = replace(config, partition=resolve(config.partition, data.owner_train is not None))
-    config = replace(config, clients=_client_count(config))
+    config = replace(config, split=resolve_split(config.split, data), clients=_client_count(config))
     own_public = 0 if config.public_data else config.public
     federation = federate(
         data,
@@ -120,6 +121,8 @@ def build_setup(
     federation, new_clients = federation.split_off(config.new_clients) if config.new_clients else (federation, None)
     config = replace(config, device=resolve_device(config))
     federation, preparations = prepare_tables(config, method, federation)
+    told = preparations.notes(federation)
+    federation = replace(federation, notes=(*federation.notes, *told))
     data = federation.dataset
     pool = _pool(config, method, federation, preparations, nets)
     pool = replace(pool, metrics=load_user_metrics(config, data.problem, measures))
@@ -139,7 +142,7 @@ def build_setup(
     build_faults(config, pool.ids)  # raises an error for unknown clients
     config, method, pool = apply_privacy(config, method, pool)
     neighbours = read_topology(config.topology, pool.ids)
-    notes += (*preparations.notes(federation), *describe_cohorts(config, len(pool.ids)))
+    notes += (*told, *describe_cohorts(config, len(pool.ids)))
     return Setup(config, method, federation, pool, devices, new_clients, preparations, neighbours, notes)
 
 

@@ -29,8 +29,8 @@ from ..core.task import Round
 from ..data.dataset import Array, Dataset
 from ..data.federated_dataset import FederatedDataset
 from ..data.tables.columns import recode
-from ..data.tables.federated import PREPARATION, Preparations, read_preparations
 from ..data.tables.preparation import Preparation
+from ..data.tables.preparations import PREPARATION, Preparations, read_preparations
 from ..data.transforms import Transform, preset
 from ..engine.generic_model import KeptServer, kept_round, server_of_round
 from ..engine.setup import Setup, build_setup

@@ -24,9 +24,10 @@ from ..data.federate import federate
 from ..data.federated_dataset import FederatedDataset, fingerprint
 from ..data.loading import load
 from ..data.seeding import stream
+from ..data.split import DEFAULT
 from ..data.tables.columns import recode
-from ..data.tables.federated import Preparations
 from ..data.tables.preparation import fit
+from ..data.tables.preparations import Preparations
 from ..data.tables.statistics import measure
 from ..data.transforms import Transform, preset
 from ..engine.result import Result
@@ -159,7 +160,7 @@ def _partition(setup: Setup, plan: Plan, given: Dataset | None) -> FederatedData
     clients = plan.clients or (None if partition.startswith(("natural", "file:")) else 1)
     split = setup.config.split
     if split == "official" and not len(data.y_test):
-        split = "client_811"
+        split = DEFAULT
     made = federate(data, clients, partition, split, plan.seed)
     taken = {*setup.pool.ids, *(setup.new_clients.clients if setup.new_clients else ())}
     return replace(made, clients=tuple(f"new-{i}" if i in taken else i for i in made.clients))

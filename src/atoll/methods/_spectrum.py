@@ -17,57 +17,17 @@ from torch import Tensor
 from torch.autograd import Function
 
 from ..core import Params
+from ._divergences import DIVERGENCES, Divergence, Sums
 from ._fourier import Transform, count_bins, make_transform, next_smooth_length
 
 EPSILON = 1e-8  # Added (squared) to squared magnitudes: no logarithm of 0, and a root that is smooth at 0.
-PIECE = 2**15  # numbers that are added in single precision
+PIECE = 2**16  # bins that are worked on at a time: they stay in the cache, and are added in single precision
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Divergences of magnitudes s from a teacher's magnitudes t, by sums over bins in double precision.
-
-
-class Sums(NamedTuple):
-    """Sums over bins that all divergences are made of."""
-
-    mass: Tensor  # of t
-    gain: Tensor  # of s - t
-    score: Tensor  # of s log(s / t)
-    bins: int
-
-
-class Divergence(NamedTuple):
-    """A value, and the two numbers of its gradient by s, which is scale * (log(s / t) + shift)."""
-
-    value: Tensor
-    shift: Tensor
-    scale: Tensor
-
-
-def kl_sum1(of: Sums) -> Divergence:
-    """Return sum_k p_k log(p_k / q_k), p and q being the spectra divided by their sums."""
-    own = of.mass + of.gain
-    mean = of.score / own
-    return Divergence(mean - (of.gain / of.mass).log1p(), -mean, 1 / own)
-
-
-def gen_kl(of: Sums) -> Divergence:
-    """Return mean_k s_k log(s_k / t_k) - s_k + t_k."""
-    one = torch.ones_like(of.score)
-    return Divergence((of.score - of.gain) / of.bins, 0 * one, one / of.bins)
-
-
-def raw(of: Sums) -> Divergence:
-    """Return sum_k s_k log(s_k / t_k), which is least at s = t / e and not at s = t."""
-    one = torch.ones_like(of.score)
-    return Divergence(of.score, one, one)
-
-
-DIVERGENCES: dict[str, Callable[[Sums], Divergence]] = {"kl_sum1": kl_sum1, "gen_kl": gen_kl, "raw": raw}
 SCOPES = ("vector", "layer")
 PADS = ("exact", "smooth")
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Models. A dimension for clients may come first in all tensors.
+# A dimension for clients may come first in all tensors.
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +83,36 @@ def _magnitudes(z: Tensor) -> Tensor:
     return _sum_pairs(z * z).add_(EPSILON**2).sqrt_()
 
 
-def _sum64(v: Tensor) -> Tensor:
-    """Return the sum of the last dimension in double precision, up to rounding errors that cancel each other."""
-    return torch.stack([piece.sum(-1) for piece in v.split(PIECE, -1)]).sum(0, dtype=torch.float64)
+def _sum64(sums: Sequence[Tensor]) -> Tensor:
+    """Return the sum of the sums of pieces, in double precision."""
+    return torch.stack(list(sums)).sum(0, dtype=torch.float64)
+
+
+class _Piece(NamedTuple):
+    """A piece of the bins of a student beside those of its teacher."""
+
+    s: Tensor
+    ratio: Tensor  # log(s / t)
+    gain: Tensor  # sum of s - t
+    score: Tensor  # sum of s log(s / t)
+
+
+def _compare(z: Tensor, c: Tensor, t: Tensor, times: Tensor) -> _Piece:
+    """Compare a piece of two spectra.
+
+    Args:
+        z: transform of what the student's weights differ by from the teacher's; the student's own afterwards.
+        c: transform of the teacher's weights.
+        t: magnitudes of ``c``.
+        times: the bins that each entry stands for.
+    """
+    apart = _sum_pairs(torch.add(z, c, alpha=2).mul_(z))  # s^2 - t^2
+    z += c
+    s = _magnitudes(z)
+    gain = apart.div_(s + t)  # s - t
+    added = torch.linalg.vecdot(times, gain)
+    ratio = gain.div_(t).clamp_(min=torch.finfo(t.dtype).eps / 2 - 1).log1p_()
+    return _Piece(s, ratio, added, torch.linalg.vecdot(times * s, ratio))
 
 
 class _Teacher(Function):
@@ -135,7 +122,8 @@ class _Teacher(Function):
     def forward(layout: Layout, *params: Tensor) -> tuple[Tensor, ...]:
         c = layout.transform(layout.vector(params))
         t = _magnitudes(c)
-        return c, t, _sum64(layout.times * t)
+        each = zip(layout.times.split(PIECE), t.split(PIECE, -1), strict=True)
+        return c, t, _sum64([torch.linalg.vecdot(times, piece) for times, piece in each])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
@@ -153,16 +141,14 @@ class _Distance(Function):
     def forward(layout: Layout, c: Tensor, t: Tensor, mass: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         teacher, student = tensors[: len(layout.shapes)], tensors[len(layout.shapes) :]
         z = layout.transform(layout.vector(student, teacher))
-        apart = _sum_pairs(torch.add(z, c, alpha=2).mul_(z))  # s^2 - t^2
-        z += c
-        s = _magnitudes(z)
-        gain = apart.div_(s + t)  # s - t
-        ratio = (gain / t).clamp_(min=torch.finfo(t.dtype).eps / 2 - 1).log1p_()
-        score = (layout.times * s).mul_(ratio)
-        sums = Sums(mass, _sum64(gain.mul_(layout.times)), _sum64(score), layout.bins)
-        value, shift, scale = layout.divergence(sums)
-        slope = ratio.add_(shift.to(t.dtype)[..., None]).mul_(layout.weight).div_(s)
-        waves = torch.view_as_complex(z).mul_(slope)
+        parts = z.split(PIECE, -2)
+        pieces = list(map(_compare, parts, c.split(PIECE, -2), t.split(PIECE, -1), layout.times.split(PIECE)))
+        gain, score = (_sum64(sums) for sums in zip(*((piece.gain, piece.score) for piece in pieces), strict=True))
+        value, shift, scale = layout.divergence(Sums(mass, gain, score, layout.bins))
+        shift = shift.to(t.dtype)[..., None]
+        for part, piece, weight in zip(parts, pieces, layout.weight.split(PIECE), strict=True):
+            torch.view_as_complex(part).mul_(piece.ratio.add_(shift).mul_(weight).div_(piece.s))
+        waves = torch.view_as_complex(z)
         return value.to(t.dtype), layout.back(waves), scale.to(t.dtype)
 
     @staticmethod

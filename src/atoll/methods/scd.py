@@ -30,7 +30,8 @@ from ..core.payloads import Params
 from ..core.prng import Key
 from ..core.task import Round
 from ..core.traits import Traits
-from ._spectrum import DIVERGENCES, PADS, SCOPES, spectral_distance
+from ._divergences import DIVERGENCES
+from ._spectrum import PADS, SCOPES, spectral_distance
 from .fedavg import Averaging, Global, Update
 from .local import State
 

@@ -144,13 +144,18 @@ class Privacy:
 
     def count(self, senders: Collection[ClientId]) -> None:
         """Add what the gate withheld from uploads of these clients; remote sites count for themselves."""
-        if not self._pool.remote:
+        if self._withholds and not self._pool.remote:
             for i in senders:
                 self._tally = self._tally.plus(self.tally(i))
 
+    @property
+    def _withholds(self) -> bool:
+        """Return True if the gate may withhold anything from an upload of the method."""
+        return self.gate.on and bool(self._covers) and self.kind is None
+
     def tally(self, i: ClientId) -> Tally:
         """Count what the gate withholds from an upload of client ``i``, which depends on the client's rows alone."""
-        if not (self.gate.on and self._covers and self.kind is None):
+        if not self._withholds:
             return Tally()
         counts = count_by_class(self._pool.client(i))
         return self.gate.tally(counts, self._widths.get(self._pool.models[i].name))

@@ -12,7 +12,7 @@ from .figures.gains import gains
 from .groups import Group, groups
 from .headline import headline
 from .owners import compare_with_alone, describe_gains
-from .wording import count, count_range
+from .wording import count, count_range, size
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ def _cards(rows: Sequence[table.Row]) -> list[tuple[str, str, str]]:
         if known:
             best, _ = form.best(known, lambda pair: pair[1].mean)
             cards.append((quantity, f"{table.cell(best, shown[field])}{unit}", best.name))
-    up, down = table.quantity(lead.mb_up), table.quantity(lead.mb_down)
+    up, down = (table.NONE if mb is None else size(1e6 * mb) for mb in (lead.mb_up, lead.mb_down))
     return [
         *cards,
-        ("MB per client and round", f"↑\N{NO-BREAK SPACE}{up}\N{EM SPACE}↓\N{NO-BREAK SPACE}{down}", lead.name),
+        ("Bytes per client and round", f"↑\N{NO-BREAK SPACE}{up}\N{EM SPACE}↓\N{NO-BREAK SPACE}{down}", lead.name),
     ]
 
 

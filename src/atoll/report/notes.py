@@ -49,11 +49,12 @@ def _rejected(runs: Sequence[Run]) -> list[str]:
 
 
 def _partition_notes(runs: Sequence[Run]) -> list[str]:
-    return [
-        f"{partition_title(members)}: {note}"
-        for members in group_by_partition(runs)
-        for note in members[0].holdings["notes"]
-    ]
+    """Return the notes on data and partitions, each once, with the seeds for which it holds."""
+    found: dict[tuple[str, str], list[Run]] = {}
+    for members in group_by_partition(runs):
+        for note in members[0].holdings["notes"]:
+            found.setdefault((title(members[0].summary), note), []).extend(members)
+    return [f"{partition_title(members)}: {note}" for (_, note), members in found.items()]
 
 
 def _privacy_statements(runs: Sequence[Run]) -> list[str]:

@@ -42,7 +42,9 @@ def group_by_partition(runs: Iterable[Run]) -> list[list[Run]]:
 def partition_title(runs: Sequence[Run]) -> str:
     """Return setting and seeds of runs that share a partition."""
     seeds = sorted({run.seed for run in runs})
-    return f"{title(runs[0].summary)}, {'seed' if len(seeds) == 1 else 'seeds'} {join_numbers(seeds)}"
+    span = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
+    listed = number_range(seeds) if span else join_numbers(seeds)
+    return f"{title(runs[0].summary)}, {'seed' if len(seeds) == 1 else 'seeds'} {listed}"
 
 
 def _section(runs: Sequence[Run], name: str, is_open: bool) -> PartitionSection:

@@ -131,8 +131,9 @@ class Clock:
         """
         received, ready = [self.server if limit is None else self.server + limit], []
         for i, t in clients.items():
-            done = self.start(i, t, sent.get(i)) + t.local + t.personal
-            received.append(self.arrival(i, t, sent.get(i)))
+            trained = self.start(i, t, sent.get(i)) + t.local
+            done = trained + t.personal
+            received.append((trained if self.overlap else done) + t.upload)
             ready.append(done)
             self.free[i] = done
         self.server = max(received) + aggregation

@@ -83,6 +83,25 @@ def test_sites_with_unlike_columns_give_the_bits_of_a_simulation(method: str, tm
     assert result.summary["digest"] == simulate(data, **options).summary["digest"]
 
 
+@pytest.mark.parametrize("split", ["auto", "official", "client_82"])
+def test_sites_whose_files_say_which_rows_are_for_testing_give_the_bits_of_a_simulation(
+    split: str, tmp_path: Path
+) -> None:
+    data = write_folder(tmp_path / "data")
+    for path in data.iterdir():
+        head, *lines = path.read_text().splitlines()
+        marked = [f"{line},{'test' if at % 4 == 0 else 'train'}" for at, line in enumerate(lines)]
+        path.write_text("\n".join([f"{head},split", *marked]) + "\n")
+
+    result = deploy(tmp_path, sites(tmp_path, data), split=split)
+
+    expected = simulate(data, split=split)
+    tested = [len(rows) for rows in expected.setup.federation.test]
+    assert tested == ([12, 12, 12] if split == "client_82" else [15, 15, 15])  # a fifth, or a fourth, of 60 rows
+    assert result.summary["digest"] == expected.summary["digest"]
+    assert [line["personal"] for line in result.history] == [line["personal"] for line in expected.history]
+
+
 def test_files_cut_from_a_table_give_the_bits_of_its_simulation(tmp_path: Path) -> None:
     table = write_table(tmp_path / "all.csv")
     made = build_setup(Config(data=f"{table}?label=outcome&owner=hospital", partition="natural", **OPTIONS))

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.odd_uploads import Odd
+from support.odd_uploads import ODD, Odd
 from support.paths import ROOT, TESTS
 from support.ray_witness import Witness
 from support.small_runs import run, setup
@@ -120,7 +120,7 @@ def test_a_client_that_kills_every_worker_counts_as_absent(ray: Any, tmp_path: P
 
 
 @pytest.mark.deploy
-@pytest.mark.parametrize("kind", ["sparse", "unpicklable", "own exception", "exit"])
+@pytest.mark.parametrize("kind", ODD)
 def test_odd_upload_of_one_client_is_rejected_as_in_the_loop(kind: str, ray: Any) -> None:
     made = setup("fedavg", backend="ray", workers=2, strikes=0)
     odd = Odd(optim=made.method.optim, kind=kind, bad=float(made.pool.train.size(1)))
@@ -133,12 +133,26 @@ def test_odd_upload_of_one_client_is_rejected_as_in_the_loop(kind: str, ray: Any
 
 
 @pytest.mark.deploy
+def test_error_of_all_clients_on_a_cluster_is_raised_with_its_traceback(ray: Any) -> None:
+    made = setup("fedavg", backend="ray", workers=2, strikes=0, rounds=4)
+
+    with pytest.raises(KeyError, match="no such key") as caught:
+        run_experiment(replace(made, method=Odd(optim=made.method.optim, kind="exception", bad=0.0)))
+
+    notes = "".join(caught.value.__notes__)
+    assert "the code of all clients failed (5 of 5)" in notes
+    assert "odd_uploads.py" in notes
+
+
+@pytest.mark.deploy
 def test_two_nodes_and_the_loss_of_one(tmp_path: Path) -> None:
     """Head and second node with a token; the second one is killed with a client's work on it."""
     namespace = ["unshare", "-rnpf", "--mount-proc", "--kill-child"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(path) for path in (ROOT, TESTS, ROOT / "src"))}
+    environment.pop(ray_backend.LOOPBACK, None)  # set by the tests above, for a Ray of this process alone
     ran = subprocess.run(
         ["timeout", "-s", "KILL", "400", *namespace, sys.executable, str(NODES), str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(str(path) for path in (ROOT, TESTS, ROOT / "src"))},
+        env=environment,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -55,6 +55,25 @@ def patched_npz(folder: Path, at: int, value: int) -> Path:
     return path
 
 
+def padded_npz(folder: Path) -> Path:
+    """A gigabyte behind an array of 20 rows, packed into a megabyte."""
+    path = folder / "a.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("y.npy", good()["y.npy"])
+        with archive.open("x.npy", "w") as member:
+            member.write(good()["x.npy"])
+            for _ in range(16):
+                member.write(bytes(2**26))
+    return path
+
+
+def wide_csv(folder: Path) -> Path:
+    path = folder / "a.csv"
+    names = [f"c{n}" for n in range(30_000)]
+    path.write_text(",".join([*names, "c0"]) + "\n" + ",".join("1" for _ in [*names, "c0"]) + "\n")
+    return path
+
+
 def truncated_npz(folder: Path) -> Path:
     path = write_npz(folder / "a.npz", good())
     path.write_bytes(path.read_bytes()[:-60])
@@ -113,34 +132,36 @@ def pipe_among_images(folder: Path) -> Path:
 
 FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "npz of 4 TB": (huge_npz, "claims 4,398,046,511,104 bytes"),
+    "npz with more than it claims": (padded_npz, "claims 480 bytes and holds 1,073,742,304"),
     "encrypted npz": (lambda folder: patched_npz(folder, 6, 1), "encrypted"),
     "unknown compression": (lambda folder: patched_npz(folder, 8, 97), "compression"),
     "truncated npz": (truncated_npz, "zip"),
     "tokens of 2^40": (tokens_npz, "token id 1099511627776 is too large"),
     "latin-1 names": (latin_csv, "UTF-8"),
     "latin-1 values": (latin_values, "UTF-8"),
+    "30,000 columns of which two have one name": (wide_csv, "several columns called 'c0'"),
     "damaged parquet": (damaged_parquet, "Cannot read"),
     "pipe as npz": (lambda folder: pipe(folder, "a.npz"), "pipe"),
     "pipe as csv": (lambda folder: pipe(folder, "a.csv"), "pipe"),
     "pipe as text": (lambda folder: pipe(folder, "a.txt"), "pipe"),
     "pipe among images": (pipe_among_images, "pipe"),
     "pipe among npz files": (lambda folder: pipe(folder, "all/0.npz").parent, "pipe"),
-    "huge image": (lambda folder: image_folder(folder, png(60_000, 60_000)), "pixels"),
+    "huge image": (lambda folder: image_folder(folder, png(60_000, 60_000)), r"pixels.*attack\. The"),
     "image of absurd size": (lambda folder: image_folder(folder, png(10**6, 10**6)), "pixels"),
     "truncated image": (lambda folder: image_folder(folder, png(8, 8)[:40]), "Cannot read"),
 }
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_broken_file_gets_a_sentence_within_a_second(kind: str, tmp_path: Path) -> None:
+def test_broken_file_gets_a_sentence_within_a_second_of_processor_time(kind: str, tmp_path: Path) -> None:
     make, words = FILES[kind]
     path = make(tmp_path)
-    started = time.monotonic()
+    started = time.process_time()
 
     with pytest.raises(AtollError, match=words):
         load(str(path))
 
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_command_refuses_a_pipe_with_exit_code_2(tmp_path: Path, refused: Callable[..., str]) -> None:

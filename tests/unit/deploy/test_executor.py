@@ -1,14 +1,90 @@
-"""The executor of a server: asks often while a job is new, and seldom otherwise."""
+"""The executor of a server: starts one app alone, keeps tokens off command lines, asks often while a job is new."""
 
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from atoll.deploy.server import executor
 
 pytest.importorskip("flwr")
+
+
+class OneTask:
+    """Tasks of a SuperLink: one task, and then the end of the test."""
+
+    def __init__(self, app: str):
+        self._left: list[tuple[str, str]] = [(app, "the token")]
+        self.failed: list[tuple[str, str]] = []
+
+    def next(self) -> tuple[str, str]:
+        if not self._left:
+            raise SystemExit
+        return self._left.pop()
+
+    def fail(self, token: str, details: str) -> None:
+        self.failed.append((token, details))
+
+    def app_arguments(self) -> list[str]:
+        return ["--insecure"]
+
+
+class Recorded:
+    """A process that is not started: its command line, its environment and what is written to its standard input."""
+
+    started: list["Recorded"]
+
+    def __init__(self, command: list[str], stdin: int, env: dict[str, str]):
+        self.command, self.env, self.written = command, env, b""
+        self.stdin = self
+        self.started.append(self)
+
+    def __enter__(self) -> "Recorded":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def poll(self) -> None:
+        return None
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
+    Recorded.started = []
+    monkeypatch.setattr(executor.subprocess, "Popen", Recorded)
+    monkeypatch.setattr(executor, "wait", lambda jobs, pause: None)
+    return Recorded.started
+
+
+def carry_out(tasks: Any) -> None:
+    with pytest.raises(SystemExit):
+        executor.carry_out(tasks, "our own app", Path("jobs"))
+
+
+def test_app_with_another_hash_is_reported_as_failed_and_not_started(started: list[Recorded]) -> None:
+    tasks = OneTask("a foreign app")
+
+    carry_out(tasks)
+
+    assert started == []
+    assert tasks.failed == [("the token", "The server starts no app but its own.")]
+
+
+def test_token_of_a_task_is_on_the_standard_input_alone(started: list[Recorded]) -> None:
+    tasks = OneTask("our own app")
+
+    carry_out(tasks)
+
+    (process,) = started
+    assert process.written == b"the token\n"
+    assert not any("the token" in word for word in (*process.command, *process.env.values()))
+    assert tasks.failed == []
 
 
 @pytest.mark.parametrize(("age", "seconds"), [(0, 0.01), (3600, 0.3), (None, 0.3)])

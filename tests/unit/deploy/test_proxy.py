@@ -146,6 +146,30 @@ def test_refused_requests_never_reach_flower(home: FederationDir) -> None:
     try_out(home, steps)
 
 
+def test_health_checks_follow_each_other_on_one_connection(home: FederationDir) -> None:
+    request = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+    async def scene() -> bytes:
+        async with opened(home, Behind()) as port:
+            context = ssl.create_default_context(cafile=str(home.ca))
+            reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+            got = b""
+            for count in (1, 2):
+                writer.write(request)
+                while got.count(b"0\r\n\r\n") < count:  # the end of an answer in chunks
+                    piece = await reader.read(4000)
+                    assert piece, "the gate closed the connection"
+                    got += piece
+            writer.close()
+            return got
+
+    assert asyncio.run(asyncio.wait_for(scene(), 20)).count(b"HTTP/1.1 200") == 2
+
+
+def test_health_check_with_content_is_refused(home: FederationDir) -> None:
+    assert say_raw(home, b"GET /health HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc").startswith(b"HTTP/1.1 400")
+
+
 def test_all_keys_are_refused_while_the_federation_file_is_damaged(home: FederationDir) -> None:
     async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
         headers = {"flwr-public-key": key_of(home, "north")}
@@ -276,18 +300,69 @@ def test_strangers_of_one_address_leave_places_for_other_addresses() -> None:
     held = places.Places()
     assert [held.enter("stranger") for _ in range(9)] == [True] * 8 + [False]
     assert held.enter("site")
-    assert held.recognise("site")
-    held.leave("stranger", known=False)
+    assert held.recognise("site", "a key")
+    held.leave("stranger", None)
     assert held.enter("stranger")
 
 
 def test_places_of_strangers_are_limited_in_all_and_freed_when_a_key_is_shown() -> None:
     held = places.Places()
     assert sum(held.enter(f"address {n}") for n in range(places.MAX_STRANGERS + 5)) == places.MAX_STRANGERS
-    assert held.recognise("address 0")
+    assert held.recognise("address 0", "a key")
     assert held.enter("one more")
-    held.leave("address 0", known=True)
+    held.leave("address 0", "a key")
     assert not held.enter("another")
+
+
+def test_connections_with_one_key_leave_places_for_other_keys() -> None:
+    """A site, or a stranger who knows a public key, holds as many connections as possible, from many addresses."""
+    held = places.Places()
+
+    got = [held.enter(f"address {n}") and held.recognise(f"address {n}", "north") for n in range(500)]
+
+    assert sum(got) == places.MAX_PER_KEY
+    for n in range(500):
+        if not got[n]:
+            held.leave(f"address {n}", None)
+    assert held.enter("south's address")
+    assert held.recognise("south's address", "south")
+
+
+def test_places_of_all_keys_together_are_limited() -> None:
+    held = places.Places()
+
+    got = [held.enter(f"address {n}") and held.recognise(f"address {n}", f"key {n}") for n in range(500)]
+
+    assert sum(got) == places.MAX_CONNECTIONS - places.MAX_STRANGERS
+
+
+def test_addresses_of_one_network_of_ipv6_are_one_stranger() -> None:
+    held = places.Places()
+
+    assert sum(held.enter(f"2001:db8::{n:x}") for n in range(1, 20)) == places.MAX_STRANGERS_PER_NETWORK
+    assert held.enter("2001:db8:0:1::1")
+    assert [held.enter(f"::ffff:10.0.0.{n}") for n in range(9)] == [True] * 9
+
+
+def test_site_beyond_the_places_of_its_key_is_answered_and_has_a_strangers_time(
+    home: FederationDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "MAX_PER_KEY", 0)
+    monkeypatch.setattr(proxy, "FIRST_SECONDS", 0.3)
+    head = (
+        f"POST {OPERATION} HTTP/1.1\r\nhost: x\r\nflwr-public-key: {key_of(home, 'north')}\r\ncontent-length: 0\r\n\r\n"
+    )
+
+    async def scene() -> bytes:
+        async with opened(home, Behind()) as port:
+            context = ssl.create_default_context(cafile=str(home.ca))
+            reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+            writer.write(head.encode())
+            got = await reader.read()  # until the gate closes the connection
+            writer.close()
+            return got
+
+    assert asyncio.run(asyncio.wait_for(scene(), 10)).startswith(b"HTTP/1.1 200")
 
 
 def push(node: int, **metadata: Any) -> bytes:

@@ -27,6 +27,8 @@ def test_rules_are_read_with_defaults_for_the_rest() -> None:
         ({"round": 5}, "rounds"),
         ({"rounds": 0}, "at least 1"),
         ({"rounds": True}, "at least 1"),
+        ({"epochs": 0.5}, "at least 1"),
+        ({"hours": 0}, "at least 1"),
         ({"methods": "fedavg"}, "list of names"),
         ({"scores": "all"}, "exact, off, rounded"),
     ],
@@ -37,12 +39,15 @@ def test_malformed_rules_are_refused_with_a_sentence(value: Any, message: str) -
 
 
 def test_rules_command_says_in_plain_words_what_a_server_may_ask_for(tmp_path: Path) -> None:
-    (tmp_path / "site.yaml").write_text("name: north\ndata: rows.npz\nallow: {methods: [fedavg], scores: off}\n")
+    (tmp_path / "site.yaml").write_text(
+        "name: north\ndata: rows.npz\nallow: {methods: [fedavg], epochs: 7, scores: off}\n"
+    )
 
     found = CliRunner().invoke(main, ["deploy", "rules", str(tmp_path)])
 
     assert found.exit_code == 0
     assert "Methods: fedavg." in found.output
+    assert "each training has at most 7 epochs. A request that takes more than 24 hours is given up." in found.output
     assert "Code outside of the package: none." in found.output
     assert "Scores leave the site not at all." in found.output
     assert "at least 10 rows" in found.output

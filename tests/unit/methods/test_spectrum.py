@@ -11,8 +11,9 @@ from torch.func import grad, vmap
 
 from atoll.core.payloads import Params
 from atoll.core.prng import key, normal
+from atoll.methods._divergences import DIVERGENCES
 from atoll.methods._fourier import count_bins, make_transform, next_smooth_length
-from atoll.methods._spectrum import DIVERGENCES, spectral_distance
+from atoll.methods._spectrum import spectral_distance
 
 
 def spectrum(v: Tensor) -> Tensor:

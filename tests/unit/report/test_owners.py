@@ -6,7 +6,7 @@ import pytest
 from support.run_files import make_run
 
 from atoll.errors import AtollError
-from atoll.report import figures
+from atoll.report import figures, plots
 from atoll.report.figures.base import by_case
 from atoll.report.groups import groups
 from atoll.report.html import render
@@ -71,6 +71,16 @@ def test_report_shows_gains_of_clients_first(tmp_path: Path) -> None:
     assert [round(bar.get_height(), 6) for bar in ax.patches] == [-1.0] * 4 + [5.0] * 4  # type: ignore[attr-defined]
     assert {text.get_text() for text in ax.texts} == {"4 lose", "4 gain"}
     assert ax.get_title(loc="left").startswith("fedgh: +2.00, p ")
+
+
+def test_few_named_clients_have_the_same_order_in_all_panels() -> None:
+    """With the second method south gains 2 and north 1; the first method has them the other way round."""
+    found = [plots.Gains("a", {"south": -1.0, "north": 3.0}), plots.Gains("b", {"north": 1.0, "south": 2.0})]
+
+    panels = plots.gains(found, "gain").axes
+
+    assert [[label.get_text() for label in ax.get_xticklabels()] for ax in panels] == [["south", "north"]] * 2
+    assert [[bar.get_height() for bar in ax.patches] for ax in panels] == [[-1, 3], [2, 1]]  # type: ignore[attr-defined]
 
 
 def test_gains_need_a_run_that_trained_alone(tmp_path: Path) -> None:

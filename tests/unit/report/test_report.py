@@ -24,6 +24,7 @@ from atoll.errors import AtollError
 from atoll.report import figures, html, pictures, plots, style, table
 from atoll.report.figures import metrics
 from atoll.report.groups import groups, settings
+from atoll.report.notes import run_notes
 from atoll.report.terminal_table import print_table
 from atoll.report.wording import size
 from atoll.storage.run_reader import FILES, find, load
@@ -726,6 +727,19 @@ def test_each_data_set_has_its_own_table_and_holdings(tmp_path: Path) -> None:
     assert reader.tags["figure"] == 2 * 4 + 2
     assert "wine, dirichlet:0.1, 4 clients, seed 0" in reader.text
     assert reader.text.count("Personal accuracy, %") == 2
+
+
+def test_note_on_the_data_of_all_seeds_is_written_once(tmp_path: Path) -> None:
+    for seed in range(3):
+        notes = ["Inferred as number: age.", *(["Client a has no column dose."] if seed == 1 else [])]
+        make_run(tmp_path / f"{seed}", seed=seed, holdings={"name": f"h{seed}", "notes": notes})
+
+    found = run_notes([load(tmp_path / f"{seed}") for seed in range(3)])
+
+    assert found == [
+        "digits, dirichlet:0.1, 4 clients, seeds 0 to 2: Inferred as number: age.",
+        "digits, dirichlet:0.1, 4 clients, seed 1: Client a has no column dose.",
+    ]
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -279,12 +279,10 @@ def reissue(folder: Path, server_too: bool, server_name: str | None, site: str |
 @click.argument("name")
 def revoke(folder: Path, name: str) -> None:
     """Revoke a site's key; a running server refuses it at once."""
-    from ...deploy.federation_dir import FederationDir
+    from ...deploy.federation_dir import FederationDir, new_key
 
     FederationDir(folder).revoke(name)
-    click.echo(
-        f"The key of {name} is refused from now on. To let the site in again: atoll deploy reissue --site {name}"
-    )
+    click.echo(f"The key of {name} is refused from now on. To let the site in again: {new_key(folder, name)}")
 
 
 @deploy.command()

@@ -48,7 +48,7 @@ def reading(path: Path | str) -> Iterator[None]:
         yield
     except _BROKEN as error:
         raise AtollError(
-            f"Cannot read {path}: {error}. The file is damaged or of another format: replace it."
+            f"Cannot read {path}: {str(error).rstrip('.')}. The file is damaged or of another format: replace it."
         ) from error
 
 
@@ -161,16 +161,19 @@ def npz(path: Path) -> dict[str, Array]:
 
 
 def _check_sizes(path: Path) -> None:
-    """Refuse arrays that claim more bytes than the file can hold, before memory is taken for them."""
+    """Refuse arrays that claim other sizes than the file can hold, before memory is taken for them."""
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             with archive.open(member) as file:
                 version = np.lib.format.read_magic(file)
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
                 shape, _, dtype = read(file)
+                start = file.tell()
             claimed = prod(shape) * dtype.itemsize
             if claimed > member.file_size or member.file_size > MOST_TIMES * path.stat().st_size:
                 raise ValueError(f"{member.filename} claims {claimed:,} bytes, more than the file can hold")
+            if start + claimed != member.file_size and not dtype.hasobject:
+                raise ValueError(f"{member.filename} claims {claimed:,} bytes and holds {member.file_size - start:,}")
 
 
 def client_part(path: Path) -> RawSplit:

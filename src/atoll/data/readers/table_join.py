@@ -7,15 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
+from ...core.problems import Classes
 from ...errors import AtollError
 from ..arrays import RawDataset, RawSplit
 from ..dataset import Array
-from ..tables.columns import Column, merge_columns, recode
+from ..tables.columns import CATEGORY, EMPTY, TEXT, Column, merge_columns, recode
 from ..tables.csv_text import place
+from ..tables.doubts import describe_doubts
+from ..tables.notations import is_number
 from ..tables.schema import Schema, level_text
 from ..targets import plain
 from . import text
-from .table_labels import check_known_labels
+from .table_labels import check_known_labels, describe_rare_classes
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class TableRequest:
         owner: name of the column with the owner of each row.
         ignore: columns that are left out.
         schema: what the user declares about columns.
-        one_label: whether labels are classes, in one column.
+        task: what the labels are, a value of ``--task``.
         own_columns: whether the files of a folder may have different columns.
         classes: names of the classes, if the user lists them.
     """
@@ -36,9 +39,14 @@ class TableRequest:
     owner: str | None = None
     ignore: tuple[str, ...] = ()
     schema: Schema = Schema()
-    one_label: bool = True
+    task: str = Classes.task
     own_columns: bool = False
     classes: tuple[str, ...] = ()
+
+    @property
+    def one_label(self) -> bool:
+        """Return True if labels are classes, in one column."""
+        return self.task == Classes.task
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,11 @@ def join_files(files: Sequence[TableFile], request: TableRequest, owners: Sequen
         check_known_labels(partial(_place, files), plain(f"{files[0].path}, labels", y), train, request.classes)
     x, columns = _join_rows(files, request.own_columns)
     notes = [f"{file.path.name}: {note}" if len(files) > 1 else note for file in files for note in file.notes]
+    labels = y if request.one_label else None
+    if columns[0].kind != TEXT:
+        notes += describe_doubts(x, columns, request.schema.kinds, labels, owner, partial(_place, files))
+    if labels is not None and not (request.classes or request.schema.classes):
+        notes += describe_rare_classes(labels)
     classes = tuple(request.schema.classes) or None if request.one_label else files[0].names
     return RawDataset(
         RawSplit(x[train], y[train], None if owner is None else owner[train]),
@@ -74,6 +87,7 @@ def join_files(files: Sequence[TableFile], request: TableRequest, owners: Sequen
         columns=columns,
         target_bounds=() if request.one_label else tuple(request.schema.bounds.get(name) for name in files[0].names),
         notes=tuple(notes),
+        names_test_rows=not train.all(),
     )
 
 
@@ -81,12 +95,30 @@ def _join_rows(files: Sequence[TableFile], own_columns: bool) -> tuple[Array, tu
     if not files[0].columns:
         (x,), column = text.encode([words for file in files for words in file.x.tolist()])
         return x, (column,)
+    _check_kinds(files)
     columns = merge_columns([(str(file.path), file.columns) for file in files], own_columns)
     names = [column.name for column in columns]
     parts = [
         recode(file.x, file.columns, columns, str(file.path), lacking=names if own_columns else ()) for file in files
     ]
     return np.concatenate(parts), columns
+
+
+def _check_kinds(files: Sequence[TableFile]) -> None:
+    """Refuse a file that has texts in a column of which another file has numbers or dates."""
+    kinds: dict[str, TableFile] = {}
+    for file in files:
+        kinds |= {column.name: file for column in file.columns if column.is_number and column.kind != EMPTY}
+    for file in files:
+        for at, column in enumerate(file.columns):
+            if column.kind == CATEGORY and column.name in kinds:
+                texts = [level for level in column.levels if not is_number(level)] or list(column.levels)
+                row = int(np.flatnonzero(file.x[:, at] == column.levels.index(texts[0]))[0])
+                raise AtollError(
+                    f"{_place([file], row)}: column {column.name!r} holds {texts[0]!r}, and in "
+                    f"{kinds[column.name].path} it holds numbers. Correct the values, or declare the kind of the "
+                    "column in a schema file."
+                )
 
 
 def _join_labels(files: Sequence[TableFile], request: TableRequest) -> Array:

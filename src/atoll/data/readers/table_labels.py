@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from ...core.problems import Labels
 from ...errors import AtollError, unknown
 from ..dataset import Array
 from ..tables.cells import FEW
@@ -76,14 +77,19 @@ def default_label(path: Path, table: pa.Table, owner: str | None) -> str:
     return found[0]
 
 
-def check_targets(path: Path, table: pa.Table, names: Sequence[str]) -> None:
-    """Raise an AtollError if a cell of a label column is no number that models can compute with."""
+def check_targets(path: Path, table: pa.Table, names: Sequence[str], task: str) -> None:
+    """Raise an AtollError if a cell of a label column is no number that models can compute with, or no 0 or 1."""
     for name in names:
         for row, cell in enumerate(table.column(name).to_pylist()):
             if cell is not None and (not isinstance(cell, float | int) or abs(cell) > LARGEST):
                 raise AtollError(
                     f"{place(path, row)}: the label {cell!r} in column {name!r} is no number to predict. Correct the "
                     "cell, with a point in numbers such as 1.5, or leave out --task if labels are classes."
+                )
+            if task == Labels.task and cell not in (None, 0, 1):
+                raise AtollError(
+                    f"{place(path, row)}: the label {cell!r} in column {name!r} is neither 0 nor 1, as --task "
+                    "multilabel needs. Correct the cell, or take --task regression for other numbers."
                 )
 
 
@@ -105,7 +111,16 @@ def check_owners(path: Path, name: str, owners: Array) -> None:
 def describe_owners(owners: Array) -> list[str]:
     """Return a note if the names of two owners differ in capitals alone."""
     pair = find_respelled(map(str, np.unique(owners).tolist()))
-    return [f"Two owners whose names differ in capitals alone: {pair[0]!r} and {pair[1]!r}."] if pair else []
+    return [f"Two owners whose names differ in capitals or spaces alone: {pair[0]!r} and {pair[1]!r}."] if pair else []
+
+
+def describe_rare_classes(y: Array) -> list[str]:
+    """Return a note on classes of so few rows that the label may be a mistake."""
+    names, counts = np.unique(y, return_counts=True)
+    rare = [f"{name} ({count})" for name, count in zip(names, counts, strict=True) if count <= max(2, len(y) / 100)]
+    if not 0 < len(rare) < len(names) or len(names) > FEW:
+        return []
+    return [f"Classes of few rows: {', '.join(rare)}. Correct such labels, or empty the cells to leave the rows out."]
 
 
 def _has_names(values: Array) -> bool:

@@ -8,6 +8,7 @@ ignored. Otherwise every other column is a number, a date or a category, by its 
 its training rows (`atoll.data.tables.preparation`).
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,8 @@ import pyarrow as pa
 from ...errors import AtollError
 from ..arrays import RawDataset
 from ..dataset import Array
-from ..tables.cells import Cells, read_arrow, read_cells
+from ..tables.arrow_files import is_string, read_arrow
+from ..tables.cells import Cells, read_cells
 from ..tables.columns import TEXT, Column, recode
 from ..tables.csv_text import place
 from ..tables.description import describe_cells
@@ -131,14 +133,16 @@ def _take(path: Path, table: pa.Table, request: TableRequest) -> TableFile:
     notes += [f"Left out: {', '.join(sorted(left_out))}."] if left_out else []
     rest = [name for name in table.column_names if name not in (*labels, owner, "split", *left_out)]
     columns: tuple[Column, ...]
-    if "text" in rest and _is_text(table, "text"):
+    if "text" in rest and is_string(table.schema.field("text").type):
         x, columns = _values(path, table, "text"), ()
+        others = [name for name in rest if name != "text"]
+        notes += [f"Column text makes a data set of texts. Not used: {', '.join(others)}."] if others else []
     else:
         cells = [read_cells(path, table, name, schema) for name in rest]
         x, columns = _stack(path, cells)
         notes += describe_cells(cells)
     if not request.one_label:
-        check_targets(path, table, labels)
+        check_targets(path, table, labels, request.task)
     wanted = [_values(path, table.filter(pa.array(kept)), name) for name in labels]
     if request.one_label and wanted[0].dtype.kind == "b":
         wanted[0] = np.where(wanted[0], "true", "false")  # as files have them
@@ -169,12 +173,15 @@ def _stack(path: Path, cells: Sequence[Cells]) -> tuple[Array, tuple[Column, ...
 
 def _table(path: Path, request: TableRequest, least: int = 2) -> pa.Table:
     """Read a file with at least ``least`` columns."""
+    schema, label = request.schema, request.label or request.schema.label
+    classes = request.classes or [text for texts in schema.classes.values() for text in texts]
     with reading(path):
-        table = read_arrow(path, request.schema)
+        table = read_arrow(path, schema, {label: classes} if label else {})
         names = table.column_names  # raises UnicodeDecodeError, a ValueError, if names are not UTF-8
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
-        raise AtollError(f"{path} has several columns called {twice[0]!r}: rename them.")
+        where = f"{path} line 1: there are" if path.suffix == ".csv" else f"{path} has"
+        raise AtollError(f"{where} several columns called {twice[0]!r}. Rename them.")
     for name in names if path.suffix == ".csv" else ():
         if pa.types.is_binary(table.schema.field(name).type):  # Arrow reads text that is not UTF-8 as bytes.
             row = next(row for row, cell in enumerate(table.column(name).to_pylist()) if not _is_utf8(cell))
@@ -186,7 +193,7 @@ def _table(path: Path, request: TableRequest, least: int = 2) -> pa.Table:
             f"{path} has {len(names)} columns and {table.num_rows} rows, but needs a column of data, a label and rows. "
             "Complete the file, or remove it."
         )
-    for name in (*request.schema.kinds, *request.ignore):
+    for name in (*schema.kinds, *schema.own_missing, *request.ignore):
         chosen_column(path, table, name)
     return table
 
@@ -209,11 +216,6 @@ def _is_utf8(cell: bytes | None) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _is_text(table: pa.Table, name: str) -> bool:
-    kind = table.schema.field(name).type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _values(path: Path, table: pa.Table, name: str) -> Array:

@@ -1,26 +1,26 @@
-"""Read the cells of files: infer the kind of each column, and turn cells into numbers and codes."""
+"""Read the cells of Arrow tables: infer the kind of each column, and turn cells into numbers and codes."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.csv
-import pyarrow.parquet
 
 from ...errors import AtollError
 from ..dataset import Array
+from .arrow_files import is_numeric, is_string
 from .columns import CATEGORY, DATE, EMPTY, LARGEST, NUMBER, Column
-from .csv_text import check_text, place, uneven_line
+from .csv_text import place
 from .notations import find_other_notation, is_date, is_number, remedy
 from .schema import Schema, level_text
 
-EMPTY_TEXTS = ("", "?", ".", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "-")
 MOST_CATEGORIES = 50  # more different texts than this, in more than a quarter of the rows, are no categories
 FEW = 10  # different texts that may be categories in any case, and different numbers that may be codes of categories
 LARGEST_WHOLE = 2**53  # from which on floats skip whole numbers
 DAY = 86_400_000_000  # microseconds
+_PLUS = re.compile(r"\(?\++\)?")
 
 
 class Cells(NamedTuple):
@@ -35,68 +35,6 @@ class Cells(NamedTuple):
     column: Column
     values: Array
     declared: bool
-
-
-def read_arrow(path: Path, schema: Schema) -> pa.Table:
-    """Read a file. Texts that mean an empty cell are empty; cells of declared categories stay texts.
-
-    Spaces around names and texts are dropped.
-
-    Raises:
-        AtollError: the file is no CSV in UTF-8 with commas, or a line has more or fewer cells than the first one.
-    """
-    if path.suffix != ".csv":
-        return _clean(_read_texts(pa.parquet.read_table(path), schema), schema)
-    check_text(path)
-    try:
-        return _clean(_read_csv(path, schema), schema)
-    except pa.ArrowInvalid:
-        if (error := uneven_line(path)) is not None:
-            raise error from None
-        raise
-
-
-def _read_csv(source: Path | pa.BufferReader, schema: Schema) -> pa.Table:
-    return pa.csv.read_csv(
-        source,
-        pa.csv.ReadOptions(use_threads=False),
-        pa.csv.ParseOptions(newlines_in_values=True),
-        _conversion(schema),
-    )
-
-
-def _conversion(schema: Schema) -> pa.csv.ConvertOptions:
-    return pa.csv.ConvertOptions(
-        null_values=[f"{before}{text}" for text in (*EMPTY_TEXTS, *schema.missing) for before in ("", " ")],
-        strings_can_be_null=True,
-        column_types={name: pa.string() for name, kind in schema.kinds.items() if kind == CATEGORY},
-    )
-
-
-def _read_texts(table: pa.Table, schema: Schema) -> pa.Table:
-    """Read the columns of texts in a Parquet file as those of a CSV: empty cells, numbers and dates may be texts."""
-    names = [field.name for field in table.schema if _is_string(field.type)]
-    if not names:
-        return table
-    written = pa.BufferOutputStream()
-    pa.csv.write_csv(table.select(names), written)
-    read = _read_csv(pa.BufferReader(written.getvalue()), schema)
-    for name in names:
-        table = table.set_column(table.column_names.index(name), name, read.column(name))
-    return table
-
-
-def _clean(table: pa.Table, schema: Schema) -> pa.Table:
-    """Drop spaces around names and texts, and make numbers empty that mean an empty cell: -9 and -9.0 are one."""
-    missing = pa.array([float(text) for text in schema.missing if is_number(text)], pa.float64())
-    for at, field in enumerate(table.schema):
-        column = table.column(at)
-        if _is_string(field.type):
-            table = table.set_column(at, field.name, pa.compute.utf8_trim_whitespace(column))
-        elif _is_numeric(field.type) and len(missing):
-            found = pa.compute.is_in(column.cast(pa.float64(), safe=False), missing)
-            table = table.set_column(at, field.name, pa.compute.if_else(found, None, column))
-    return table.rename_columns([name.strip() for name in table.column_names])
 
 
 def read_cells(path: Path, table: pa.Table, name: str, schema: Schema) -> Cells:
@@ -135,11 +73,11 @@ def _infer(path: Path, name: str, column: pa.ChunkedArray) -> str:
     kind = column.type
     if pa.types.is_null(kind) or column.null_count == len(column):
         return EMPTY
-    if _is_numeric(kind) or pa.types.is_boolean(kind):
+    if is_numeric(kind) or pa.types.is_boolean(kind):
         return NUMBER
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return DATE
-    if not _is_string(kind):
+    if not is_string(kind):
         row = column.is_valid().to_pylist().index(True)
         raise AtollError(
             f"{place(path, row)}: column {name!r} holds {kind}, which is neither numbers, dates nor texts. Leave it "
@@ -184,24 +122,17 @@ def _first_text(column: pa.ChunkedArray) -> tuple[int, str]:
     return next(((row, text) for row, text in cells if not is_number(text)), cells[0])
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
 def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> Array:
-    if _is_string(column.type):
+    if is_string(column.type):
         row, text = _first_text(column)
         raise AtollError(
             f"{place(path, row)}: column {name!r} is a number, and the cell holds {text!r}. Correct the cell, list the "
             "text under 'missing' in a schema file, or declare the column as category there."
         )
     values = np.asarray(column.cast(pa.float64(), safe=False).fill_null(float("nan")).to_numpy())
-    wrong = np.flatnonzero(np.abs(values) >= LARGEST_WHOLE)
-    if len(wrong) and pa.types.is_integer(column.type):
+    large = np.abs(values) >= LARGEST_WHOLE
+    wrong = np.flatnonzero(large)
+    if len(wrong) and (pa.types.is_integer(column.type) or bool((large | np.isnan(values)).all())):
         raise AtollError(
             f"{place(path, int(wrong[0]))}: column {name!r} holds {column[int(wrong[0])]}, which has too many digits "
             f"to compute with, as identifiers have. Leave it out with '?ignore={name}'."
@@ -212,7 +143,7 @@ def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> Array:
 def _dates(path: Path, name: str, column: pa.ChunkedArray) -> Array:
     """Return days since 1970."""
     try:
-        if _is_numeric(column.type):
+        if is_numeric(column.type):
             raise pa.ArrowInvalid("numbers would be taken for microseconds")
         moments = column.cast(pa.timestamp("us"), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as reason:
@@ -227,9 +158,15 @@ def _dates(path: Path, name: str, column: pa.ChunkedArray) -> Array:
 
 def _categories(path: Path, name: str, column: pa.ChunkedArray, schema: Schema, declared: bool) -> Cells:
     texts = [None if cell is None else level_text(cell) for cell in column.to_pylist()]
-    texts = [None if text in schema.missing else text for text in texts]
     fixed = schema.levels.get(name)
+    missing = set(schema.missing_in(name)) - set(fixed or ())
+    texts = [None if text in missing else text for text in texts]
     levels = fixed or tuple(sorted({text for text in texts if text is not None}))
+    if None in texts and fixed is None and any(_PLUS.fullmatch(level) for level in levels):
+        raise AtollError(
+            f"{place(path, texts.index(None))}: column {name!r} holds '+' elsewhere, and '-' counts as an empty cell. "
+            "Write words, such as positive and negative, or list all values of the column in a schema file."
+        )
     code = {level: float(i) for i, level in enumerate(levels)}
     for row, text in enumerate(texts):
         if text is not None and text not in code:

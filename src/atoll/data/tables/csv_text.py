@@ -40,6 +40,8 @@ def check_text(path: Path) -> None:
         raise AtollError(
             f"{path} line 1: the names of columns are not UTF-8 text. Save the file with the encoding UTF-8."
         ) from reason
+    if re.fullmatch(r"sep=.", names.strip()):
+        raise AtollError(f"{path} line 1: {names.strip()!r} is no row of names. Remove the line.")
     for delimiter, word in OTHER_DELIMITERS.items():
         if delimiter in names and "," not in names:
             raise AtollError(

@@ -48,7 +48,9 @@ def describe_cells(cells: Sequence[Cells]) -> list[str]:
             notes.append(f"{title}: {', '.join(names)}.")
     for column in (cell.column for cell in cells):
         if pair := find_respelled(column.levels):
-            notes.append(f"Categories of {column.name} that differ in capitals alone: {pair[0]!r} and {pair[1]!r}.")
+            notes.append(
+                f"Categories of {column.name} that differ in capitals or spaces alone: {pair[0]!r} and {pair[1]!r}."
+            )
     constant = [cell.column.name for cell in cells if _is_constant(cell.values)]
     if constant:
         notes.append(f"Columns with the same value in all rows: {', '.join(constant)}.")
@@ -71,7 +73,7 @@ def _facts(column: Column, values: Array) -> ColumnFacts:
     elif not len(known):
         text = "no value"
     elif column.kind == DATE:
-        text = f"{_day(known.min())} to {_day(known.max())}"
+        text = f"{day(known.min())} to {day(known.max())}"
     else:
         text = f"{known.min():g} to {known.max():g}"
     return ColumnFacts(column.name, column.kind, text, len(values) - len(known))
@@ -82,5 +84,6 @@ def _some(column: Column, things: str) -> str:
     return shown if len(column.levels) <= SHOWN else f"{shown}, ... ({len(column.levels):,} {things})"
 
 
-def _day(days: float) -> str:
+def day(days: float) -> str:
+    """Return the date that is a number of days after the start of 1970."""
     return (date(1970, 1, 1) + timedelta(days=float(days))).isoformat()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from math import fsum, sqrt
 from typing import NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +44,10 @@ def frequent_names(classes: Sequence[str], y: Labels, least: int) -> list[str]:
 
 
 def find_respelled(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return two names that differ in capitals or spaces alone, or None."""
+    """Return two names that differ in capitals, spaces or the form of accents alone, or None."""
     spelled: dict[str, str] = {}
     for name in names:
-        other = spelled.setdefault(name.strip().casefold(), name)
+        other = spelled.setdefault(" ".join(normalize("NFKC", name).casefold().split()), name)
         if other != name:
             return other, name
     return None

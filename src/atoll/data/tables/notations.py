@@ -4,7 +4,14 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 
-_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}.*")  # in any notation
+_MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+_DATE = re.compile(  # in any notation
+    rf"\d{{1,4}}[./-]\d{{1,2}}[./-]\d{{1,4}}.*|(19|20)\d\d[./-](0[1-9]|1[0-2])|\d{{1,2}}[ .-]*{_MONTH}[ .,-]*\d{{2,4}}",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(  # with a comma, marks for thousands, money or percent, or a long minus sign
+    r"[$€£]?\s*[-+−]?\s*(?=[.,]?\d)(\d{1,3}([,.'’\s]\d{3})+|\d*)([.,]\d+)?\s*[$€£%]?"
+)
 
 
 def is_number(text: str) -> bool:
@@ -33,6 +40,6 @@ def find_other_notation(texts: Iterable[str]) -> str | None:
 
 def remedy(text: str) -> str:
     """Return what to do about a text that is a number or a date in another notation; nothing for other texts."""
-    if is_number(text.replace(",", ".")):
-        return "Write numbers with a point, such as 1.5, and without marks for thousands. "
+    if _NUMBER.fullmatch(text):
+        return "Write numbers with a point, such as 1.5, and without marks for thousands, money or percent. "
     return "Write dates as 2024-03-31. " if _DATE.fullmatch(text) else ""

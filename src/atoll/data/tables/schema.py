@@ -10,6 +10,7 @@ columns:
   thal: [3, 6, 7]                # a category with these values; sites need not agree on them any more
   age: {min: 0, max: 120}        # a number, or a date, between bounds, by which --dp adds noise to means; also for
                                  # numbers to predict
+  chol: {missing: [0]}           # texts or numbers that mean an empty cell in this column; also beside min and max
 """
 
 from collections.abc import Hashable, Mapping
@@ -43,6 +44,7 @@ class Schema:
         kinds: kinds of columns, by name.
         levels: values of categories, by the name of their column.
         bounds: bounds of numbers, or of dates as days since 1970, by the name of their column.
+        own_missing: texts that mean an empty cell in one column, by its name.
     """
 
     label: str | None = None
@@ -52,6 +54,11 @@ class Schema:
     kinds: Mapping[str, str] = field(default_factory=dict)
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    own_missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def missing_in(self, column: str) -> tuple[str, ...]:
+        """Return the texts that mean an empty cell in a column."""
+        return (*self.missing, *self.own_missing.get(column, ()))
 
 
 class _Texts(yaml.BaseLoader):
@@ -88,6 +95,7 @@ def read_schema(path: Path) -> Schema:
     columns = values.get("columns") or {}
     if not isinstance(columns, dict):
         raise AtollError(f"{path}: 'columns' has an entry for each column, such as 'age: number', not {columns!r}.")
+    own_missing = _take_missing(path, columns)
     kinds, levels, bounds = _columns(path, columns)
     return Schema(
         label=_words(path, "label", values.get("label")),
@@ -97,6 +105,7 @@ def read_schema(path: Path) -> Schema:
         kinds=kinds,
         levels=levels,
         bounds=bounds,
+        own_missing=own_missing,
     )
 
 
@@ -108,6 +117,17 @@ def level_text(value: object) -> str:
     except ValueError:
         return text
     return str(int(number)) if number.is_integer() and abs(number) < 2**53 else text
+
+
+def _take_missing(path: Path, columns: dict[Any, Any]) -> dict[str, tuple[str, ...]]:
+    """Take the entries ``missing`` out of the entries of columns; an entry with nothing else is left out."""
+    found = {}
+    for name, value in list(columns.items()):
+        if isinstance(value, dict) and "missing" in value:
+            found[str(name)] = tuple(_list(path, str(name), value.pop("missing")))
+            if not value:
+                del columns[name]
+    return found
 
 
 def _columns(

@@ -24,6 +24,10 @@ def run_superlink(arguments: list[str], is_token: Callable[[str], bool]) -> None
             accepted = len(given) == 1 and is_token(str(given[0]))
             return super().validate_tokens_in_metadata(metadata) if accepted else (False, None)
 
+        def refresh_tokens(self, metadata: Any) -> tuple[list[Any], None]:
+            """Give out no token: Flower asks for a new one when a token is not accepted, and would take it."""
+            return [], None
+
     flower.flower_superlink.load_control_authn_plugin = TokenCheck
     sys.argv = ["flower-superlink", *arguments]
     flower.flower_superlink.flower_superlink()

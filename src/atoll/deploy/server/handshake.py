@@ -23,8 +23,8 @@ from ...data.dataset import Dataset, Kind
 from ...data.federated_dataset import FederatedDataset
 from ...data.tables.agreed_labels import class_names, target_unit
 from ...data.tables.columns import read_bounds
-from ...data.tables.federated import Preparations
 from ...data.tables.preparation import Preparation
+from ...data.tables.preparations import Preparations
 from ...data.tables.statistics import SITE, TableOptions
 from ...data.transforms import preset
 from ...engine import compatibility

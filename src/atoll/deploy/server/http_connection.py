@@ -53,7 +53,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
-        self.known = False  # True once the connection has shown a key of the federation
+        self.key: str | None = None  # the key of the federation whose place the connection has
 
     @property
     def address(self) -> str:

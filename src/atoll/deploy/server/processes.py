@@ -16,7 +16,7 @@ from ...errors import AtollError
 from ...utils.files import to_json, write_whole
 from .. import pki
 from ..addresses import is_loopback, join
-from ..federation_dir import FederationDir, FederationFile
+from ..federation_dir import FederationDir, FederationFile, new_key
 from ..flower_adapter import private_names
 from ..flower_adapter.environment import environment
 from ..private_files import private_folder, write_private
@@ -134,8 +134,8 @@ class ServerProcesses:
                     flower.register(key, name)
                 elif known[key].status == flower_control.GONE:
                     self.say(
-                        f"The key of {name!r} was revoked and cannot be used again. "
-                        f"Issue a new one: atoll deploy reissue --site {name}"
+                        f"The key of {name!r} was revoked and cannot be used again. A new one: "
+                        f"{new_key(self.directory.path, name)}"
                     )
 
 

@@ -52,11 +52,11 @@ class ReverseProxy:
         except (TimeoutError, OSError, h11.ProtocolError, ssl.SSLError):
             pass  # The client has left, sends nothing or does not speak HTTP, so an answer would not arrive.
         finally:
-            self._places.leave(connection.address, connection.known)
+            self._places.leave(connection.address, connection.key)
             writer.transport.abort() if writer.is_closing() else writer.close()
 
     async def _talk(self, connection: Connection) -> None:
-        while (head := await connection.head(HEAD_SECONDS if connection.known else FIRST_SECONDS)) is not None:
+        while (head := await connection.head(HEAD_SECONDS if connection.key else FIRST_SECONDS)) is not None:
             try:
                 check_path(head.method, head.target)
                 site = self._check_key(head, connection)
@@ -72,13 +72,11 @@ class ReverseProxy:
                 return
 
     def _check_key(self, head: Head, connection: Connection) -> str | None:
-        """Return the site of an accepted key, or raise Refusal; the connection of a site gets a site's place."""
+        """Return the site of an accepted key, or raise Refusal. Its connection moves to a place of the key."""
         key = head.headers.get(PUBLIC_KEY_HEADER)
         site = self._key_checker.check_key(head.target, key)
-        if key is not None and not connection.known:
-            if not self._places.recognise(connection.address):
-                raise Refusal(503, "too many connections")
-            connection.known = True
+        if key is not None and connection.key is None and self._places.recognise(connection.address, key):
+            connection.key = key
         return site
 
     async def _content(
@@ -86,6 +84,8 @@ class ReverseProxy:
     ) -> bytes | AsyncIterator[bytes] | None:
         """Return the body to pass on. A list of messages is read whole, because only replies may pass."""
         if head.method != "POST":
+            async for _ in connection.body():  # to its end, so that another request can follow
+                raise Refusal(400, "a health check has no content")
             return None
         if head.target not in STORING or site is None:
             pieces = connection.body()

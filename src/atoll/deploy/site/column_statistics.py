@@ -5,7 +5,7 @@ from hashlib import sha256
 
 from ...config import Config
 from ...core.serialization import encode
-from ...data.tables.federated import count_targets, measure_client, measure_client_noisily
+from ...data.tables.client_statistics import count_targets, measure_client, measure_client_noisily
 from ...data.tables.noisy_statistics import Noise, check_declared
 from ...data.tables.statistics import StatisticsRequest
 from ...errors import AtollError

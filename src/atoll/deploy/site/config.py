@@ -10,8 +10,8 @@
     privacy: {min_class_count: 10}  # what may leave: see privacy_rules.py; off: no limits of the site
              # dp: {epsilon: 4, delta: 1e-5, per: year} limits all runs together: see privacy/site_budget.py
 
-An .npz file with x_train, y_train, x_test, y_test and perhaps x_val, y_val is used as it is divided. So is other data
-with a test part of its own. All other rows are divided by the run's --split.
+An .npz file with x_train, y_train, x_test, y_test and perhaps x_val, y_val is used as it is divided. All other rows are
+divided by the run's --split, as in a simulation: by default, a table that says which rows are for testing keeps them.
 """
 
 import json
@@ -32,7 +32,7 @@ from ...data.dataset import Array, Dataset
 from ...data.federated_dataset import FederatedDataset
 from ...data.loading import load
 from ...data.readers.binary import npz
-from ...data.split import check, check_time, split_site
+from ...data.split import OFFICIAL, check, check_time, resolve, split_site
 from ...data.tables.columns import Column, column_from_json, read_bounds
 from ...data.tables.statistics import OWN
 from ...engine.model_factory import default_model
@@ -177,11 +177,14 @@ class SiteData:
 
     def _split(self, name: ClientId, config: Config) -> tuple[Array, Array, Array]:
         data = self.data
-        check(config.split, data)
-        check_time(config.split, data)
-        everything = np.arange(len(data.y_train))
-        parts = split_site(name, everything, data.y_train, data, config.split, config.seed)
-        return parts.train[0], parts.val[0], parts.test[0]
+        split = resolve(config.split, data)
+        check(split, data)
+        check_time(split, data)
+        y = np.concatenate([data.y_train, data.y_test])
+        everything, tested = np.arange(len(y)), np.arange(len(data.y_train), len(y))
+        rows = everything[: len(data.y_train)] if split == OFFICIAL else everything
+        parts = split_site(name, rows, y[rows], data, split, config.seed)
+        return parts.train[0], parts.val[0], tested if split == OFFICIAL else parts.test[0]
 
 
 def read_rows(text: str, task: str | None = None) -> SiteData:
@@ -197,7 +200,7 @@ def read_rows(text: str, task: str | None = None) -> SiteData:
         return _divided(text, arrays, task)
     data = load(text, task=task)
     check_problem(data)
-    tested = len(data.y_test)
+    tested = 0 if data.names_test_rows else len(data.y_test)
     return SiteData(data, (len(data.y_train), 0, tested) if tested else None)
 
 

@@ -83,7 +83,8 @@ def main() -> None:
     given = parser.parse_args()
     site = SiteFolder(given.folder)
     worker = given.socket or site.socket
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the server is told
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))  # so that the server is told
     key = site.key.read_bytes()
     with connected_site(given.server, None if given.insecure else site.ca, key) as connection:
         _log(CONNECTED)

@@ -24,8 +24,8 @@ from ...core.traits import Need
 from ...data.dataset import Array
 from ...data.federated_dataset import FederatedDataset
 from ...data.tables.agreed_labels import UnnamedClass, with_class_names, with_target_unit
-from ...data.tables.federated import Preparations
 from ...data.tables.preparation import fit
+from ...data.tables.preparations import Preparations
 from ...data.tables.statistics import measure
 from ...data.transforms import preset
 from ...engine.model_factory import ModelFactory, NotAdmitted
@@ -42,7 +42,7 @@ from ..table_agreement import prepare_public, read_agreement, with_agreed_column
 from ..transport.protocol import Frame, Refusal, answers, pack, unpack
 from .config import PublicRows, SiteConfig, public_digest
 from .exchange_store import ExchangeStore, StateRef, StoredExchange
-from .run_checks import config_of, load_method
+from .run_checks import check_rules, config_of, load_method
 from .score_release import Released, release_score
 
 # A resumed run may repeat a round with another model, because other sites were absent. More often than this, a server
@@ -165,7 +165,7 @@ class Participation:
     def compare(self) -> None:
         """Raise Refusal unless method, model and rows are those that the server expects."""
         site, expected = self.site, self._expected
-        site.privacy.check(self.config, self.method)
+        check_rules(site, self.config, self.method)
         self._check_site_budget()
         found = {
             "contract": method_digest(self.method),

@@ -89,7 +89,7 @@ def knock(site: SiteFolder, server: str, insecure: bool) -> str | None:
     if answer.status == 401:
         raise AtollError(
             f"The server refuses this site's key ({pki.fingerprint(public)}): {text}. "
-            "Ask for a new one: atoll deploy reissue on the server's machine."
+            "Make a new one in a new folder with `atoll deploy join`, and send its line to the server's administrator."
         )
     return None if answer.status == 200 else f"the server is not ready (status {answer.status})"
 
@@ -104,7 +104,7 @@ def _connection(site: SiteFolder, host: str, port: int, insecure: bool) -> http.
 def _distrust(server: str, reason: ssl.SSLCertVerificationError) -> str:
     said = reason.verify_message
     remedy = {
-        10: "Renew it there: atoll deploy reissue --server.",
+        10: "Renew it on the server's machine: atoll deploy reissue DIR --server.",
         62: "Use a name of the server that its certificate has, or reissue the certificate there with --server-name.",
         64: "Use a name of the server that its certificate has, or reissue the certificate there with --server-name.",
     }.get(reason.verify_code, "Either this is another server, or ca.crt belongs to another federation.")

@@ -5,6 +5,8 @@
       terms: [proximal]            # regularisers; default: every registered one
       code: ["timm:resnet18"]      # files and packages, word for word; default: none
       rounds: 200                  # of one run
+      epochs: 20                   # of each training in a round
+      hours: 2                     # for the answer to one request
       runs_per_day: 5
       weights: 50000000            # of one model
       disk_gb: 20                  # of everything that runs have stored here
@@ -20,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ...config import Config
+from ...core.method import AnyMethod
+from ...core.optim.base import Optimiser
 from ...errors import AtollError, unknown
 from ..received_names import ForeignName, read_config
 from ..transport.protocol import Refusal
@@ -37,6 +41,8 @@ class SiteRules:
         terms: names of regularisers; None for every registered one.
         code: texts of files and packages that may be used as models, methods or regularisers, word for word.
         rounds: most rounds of a run.
+        epochs: most passes over the site's training rows in each training of a round, however they are asked for.
+        hours: most hours that the answer to one request takes, with the training that follows it.
         runs_per_day: most runs that begin on one day.
         weights: most weights of a model.
         disk_gb: most gigabytes in the site's folder of states.
@@ -49,6 +55,8 @@ class SiteRules:
     terms: tuple[str, ...] | None = None
     code: tuple[str, ...] = ()
     rounds: int = 1000
+    epochs: int = 200
+    hours: int = 24
     runs_per_day: int = 50
     weights: int = 50_000_000
     disk_gb: int = 20
@@ -85,6 +93,25 @@ class SiteRules:
         if config.rounds > self.rounds:
             raise Refusal("rules", f"The server asks for {config.rounds} rounds, and site.yaml admits {self.rounds}.")
 
+    def check_training(self, method: AnyMethod, rows: int) -> None:
+        """Raise Refusal if a method trains for more epochs than the rules admit.
+
+        Steps count as the epochs that they make of the site's rows.
+
+        Args:
+            method: the method with the settings of the run.
+            rows: number of the site's training rows.
+        """
+        for name, optim in vars(method).items():
+            if not isinstance(optim, Optimiser):
+                continue
+            per_epoch = -(-max(rows, 1) // optim.batch_size)
+            passes = optim.epochs if optim.steps is None else optim.steps / per_epoch
+            if passes > self.epochs:
+                raise Refusal(
+                    "rules", f"The server asks for {passes:g} epochs ({name}), and site.yaml admits {self.epochs}."
+                )
+
     def sentences(self) -> list[str]:
         """Return the rules in plain words."""
         methods = "every method of the installed package" if self.methods is None else ", ".join(self.methods)
@@ -99,6 +126,8 @@ class SiteRules:
             f"Regularisers: {terms}.",
             f"Code outside of the package: {', '.join(self.code) or 'none'}.",
             f"A run has at most {self.rounds} rounds, and at most {self.runs_per_day} runs begin on one day.",
+            f"In a round, each training has at most {self.epochs} epochs. A request that takes more than {self.hours} "
+            "hours is given up.",
             f"A model has at most {self.weights:,} weights.",
             f"All runs together store at most {self.disk_gb} GB here.",
             f"Scores leave the site {shown[self.scores]}.",

@@ -25,9 +25,11 @@ def check_version(document: Mapping[str, object]) -> None:
         raise Refusal("version", f"The server has atoll {document.get('version')}, this site {__version__}.")
 
 
-def check_rules(site: SiteConfig, config: Config) -> None:
-    """Raise Refusal if the site's own privacy rules forbid the run."""
-    site.privacy.check(config, load_method(config, site))
+def check_rules(site: SiteConfig, config: Config, method: AnyMethod | None = None) -> None:
+    """Raise Refusal if the site's own rules forbid the run; ``method`` is that of the run if it is built already."""
+    method = method or load_method(config, site)
+    site.allow.check_training(method, len(site.federation(config).part("train")[0]))
+    site.privacy.check(config, method)
 
 
 def check_unchanged(begun: Json, again: Json) -> None:

@@ -13,6 +13,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -27,10 +29,11 @@ from .disk_quota import DiskQuota
 from .exchange_store import ExchangeStore
 from .participation import Afterwards, Flawed, Participation
 from .run_checks import check_rules, check_unchanged, check_version, config_of
+from .time_limit import TimeUp, time_limit
 
 REQUEST_SECONDS = 60.0  # within which a request must arrive after the connection is open
 BACKLOG = 16
-DAY = 86400.0  # seconds
+HOUR, DAY = 3600.0, 86400.0  # seconds
 
 
 class Answer(NamedTuple):
@@ -41,10 +44,16 @@ class Answer(NamedTuple):
 
 
 class RequestHandler:
-    """Handles the requests to one site, one at a time."""
+    """Handles the requests to one site, one at a time.
 
-    def __init__(self, site: SiteConfig):
+    Args:
+        site: the site.
+        limited: limits the time of a block; by default, the block may take any time.
+    """
+
+    def __init__(self, site: SiteConfig, limited: Callable[[], AbstractContextManager[None]] = nullcontext):
         self.site = site
+        self._limited = limited
         self._disk = DiskQuota(site.state, site.allow.disk_gb * 2**30)
         self._participations: dict[str, Participation] = {}
 
@@ -53,7 +62,11 @@ class RequestHandler:
         try:
             request = unpack(data)
             self._disk.take(len(data))
-            return self._serve(request, data)
+            with self._limited():
+                return self._serve(request, data)
+        except TimeUp:
+            self._give_up()
+            return Answer(pack(error("rules")))
         except Refusal as refusal:
             _log(f"refused ({refusal.code}): {refusal}")
             return Answer(pack(error(refusal.code)))
@@ -65,6 +78,21 @@ class RequestHandler:
         except Exception:
             _log(traceback.format_exc())
         return Answer(pack(error("failed")))
+
+    def go_on(self, afterwards: Afterwards) -> None:
+        """Continue personal training. A failure is repeated and reported when the server asks for the result."""
+        try:
+            with self._limited():
+                afterwards()
+        except TimeUp:
+            self._give_up()
+        except Exception:
+            _log(traceback.format_exc())
+
+    def _give_up(self) -> None:
+        """Forget the run whose request took too long: models and states in memory may be half changed."""
+        self._participations = {}
+        _log(f"gave up a request after {self.site.allow.hours} hours, the limit of 'allow: hours' in site.yaml")
 
     def _serve(self, request: Frame, data: bytes) -> Answer:
         match request.kind:
@@ -177,7 +205,7 @@ def serve(site: SiteConfig, shared: Path | None = None) -> None:
         site: the site.
         shared: socket to listen on, to which the group of this account may connect; None for the site's own socket.
     """
-    handler = RequestHandler(site)
+    handler = RequestHandler(site, partial(time_limit, site.allow.hours * HOUR))
     for note in site.rows.data.notes:  # The server never learns them, so no report of the run has them.
         _log(f"data: {note}")
     with _listener(shared or site.socket, 0o660 if shared else 0o600) as listener:
@@ -187,7 +215,7 @@ def serve(site: SiteConfig, shared: Path | None = None) -> None:
             with connection:
                 afterwards = _answer(handler, connection)
             if afterwards:
-                _continue(afterwards)
+                handler.go_on(afterwards)
 
 
 def _answer(handler: RequestHandler, connection: socket.socket) -> Afterwards | None:
@@ -202,14 +230,6 @@ def _answer(handler: RequestHandler, connection: socket.socket) -> Afterwards | 
         _log(f"a connection was lost: {reason}")
         return None
     return afterwards
-
-
-def _continue(afterwards: Afterwards) -> None:
-    """Continue personal training. A failure is repeated and reported when the server asks for the result."""
-    try:
-        afterwards()
-    except Exception:
-        _log(traceback.format_exc())
 
 
 def _listener(path: Path, mode: int) -> socket.socket:
@@ -239,7 +259,8 @@ def main(folder: Path, shared: Path | None) -> None:
     site = read_site(folder)
     site.state.mkdir(mode=0o700, exist_ok=True)
     site.state.chmod(0o700)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
     with (site.state / "worker.lock").open("w") as lock:  # The lock ends with the process.
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -24,6 +24,8 @@ class Gains(NamedTuple):
 def gains(found: Sequence[Gains], quantity: str, width: float = WIDE) -> Figure:
     """Draw a bar for each client, sorted by its gain; bars of clients that lose are orange and point down.
 
+    Few clients have their names below, and the same order in all panels: that of the first.
+
     Args:
         found: a panel for each method.
         quantity: label of the vertical axis.
@@ -34,11 +36,13 @@ def gains(found: Sequence[Gains], quantity: str, width: float = WIDE) -> Figure:
     low = min(0.0, *(gap for one in found for gap in one.by_client.values()))
     high = max(0.0, *(gap for one in found for gap in one.by_client.values()))
     room = 0.18 * ((high - low) or 1.0)
+    order = dict.fromkeys(name for one in found for name in one.by_client)
     for ax, one in zip(axes, found, strict=True):
-        _bars(ax, one.by_client)
+        shown = [name for name in order if name in one.by_client] if named else list(one.by_client)
+        _bars(ax, {name: one.by_client[name] for name in shown})
         ax.set_ylim(low - room, high + room)
         entitle(ax, one.title)
-        names = [short(name, 12) for name in one.by_client] if named else []
+        names = [short(name, 12) for name in shown] if named else []
         ax.set_xticks(range(len(names)), names)
     label(fig, axes, "" if named else "clients, sorted by their gain", quantity, width)
     return fig

@@ -46,7 +46,7 @@ def write(folder: Path, lines: list[str], encoding: str = "utf-8", ends: str = "
         ([row.replace(",", "\t") for row in [HEAD, *ROWS]], "line 1: cells are separated by tabs"),
         ([row.replace(",", ";").replace(".", ",") for row in [HEAD, *ROWS]], "separated by semicolons.*points"),
         ([HEAD.replace("dose", ""), *ROWS], "line 1: column 2 has no name"),
-        ([HEAD.replace("dose", "age"), *ROWS], "several columns called 'age'"),
+        ([HEAD.replace("dose", "age"), *ROWS], "line 1: there are several columns called 'age'"),
         (ROWS, "line 1: '0.000' is no name of a column.*first line"),
         ([HEAD, *ROWS[:3], "1,2,3", *ROWS[3:]], "line 5: 3 cells, where the first line has 5"),
         ([HEAD, *ROWS[:3], "", '1,2,"a\nb",ill,a', "", "1,2,3", *ROWS[3:]], "line 9: 3 cells"),
@@ -92,6 +92,33 @@ def write(folder: Path, lines: list[str], encoding: str = "utf-8", ends: str = "
             "line 2: column 'dose' holds '3.1.2021'. Write dates",
         ),
         (column(1, lambda i: f"10:{i:02}"), r"line 2: column 'dose' holds time32\[s\].*'.ignore=dose'"),
+        (column(1, lambda i: f'"{i + 1},{i:03},{i:03}"'), r"line 2: column 'dose' holds '1,000,000'\. .* thousands"),
+        (column(1, lambda i: f"{i + 1} {i:03}"), r"line 2: column 'dose' holds '1 000'\. Write numbers with a point"),
+        (column(1, lambda i: f"{i + 1}'{i:03}"), "line 2: column 'dose' holds \"1'000\". Write numbers with a point"),
+        (column(1, lambda i: f"{i % 5}0%"), "line 2: column 'dose' holds '00%'. Write numbers"),
+        (column(1, lambda i: f"${i % 5}.50"), r"line 2: column 'dose' holds '\$0.50'. Write numbers"),
+        (column(1, lambda i: f"\u2212{i % 5}"), "line 2: column 'dose' holds '\u22120'. Write numbers"),
+        (column(1, lambda i: f"{i % 5 + 1}-MAR-21"), "line 2: column 'dose' holds '1-MAR-21'. Write dates"),
+        (column(1, lambda i: f"2021-0{i % 5 + 1}"), "line 2: column 'dose' holds '2021-01'. Write dates"),
+        (
+            column(1, lambda i: "#DIV/0!" if i % 9 == 4 else f"{i}"),
+            "line 6: column 'dose' holds '#DIV/0!' among numbers",
+        ),
+        (column(1, lambda i: "<0.5" if i % 9 == 4 else f"{i}"), "line 6: column 'dose' holds '<0.5' among numbers"),
+        (column(1, lambda i: f"{i} mg" if i == 4 else f"{i}"), "line 6: column 'dose' holds '4 mg' among numbers"),
+        (
+            column(1, lambda i: "++-"[i % 3]),
+            r"line 4: column 'dose' holds '\+' elsewhere, and '-' counts as an empty cell",
+        ),
+        (column(1, lambda i: f"{10**20 + i}"), r"line 2: column 'dose' holds 1e\+20, which has too many digits"),
+        (column(3, lambda i: ("gr\u00fcn", "gru\u0308n")[i % 2]), "line 3: the label .* in capitals or spaces alone"),
+        (["sep=,", HEAD, *ROWS], "line 1: 'sep=,' is no row of names. Remove the line"),
+        ([HEAD, "years,mg,name,class,a", *ROWS], "line 2: column 'age' holds 'years' among numbers"),
+        ([HEAD, *ROWS, "Total,12,,,"], "line 62: column 'age' holds 'Total' among numbers"),
+        ([HEAD, *ROWS, "Source: ward 5"], "line 62: 1 cells, where the first line has 5"),
+        ([f"{line}," for line in [HEAD, *ROWS]], "line 1: column 6 has no name"),
+        ([HEAD, *(f"{line}," for line in ROWS)], "line 2: 6 cells, where the first line has 5"),
+        ([HEAD, *ROWS[:9], '1,2,"red,ill,a', *ROWS[9:]], "line 11: .* cells, where the first line has 5"),
         (column(3, lambda i: f"2021-01-0{i % 3 + 1}"), "line 2: the label 2021-01-01 in column 'outcome' is neither"),
         (column(4, lambda i: f"2021-01-0{i % 3 + 1}"), "line 2: column 'hospital' holds 2021-01-01, which is no name"),
     ],
@@ -187,8 +214,8 @@ def test_names_that_differ_in_capitals_alone_are_noted(tmp_path: Path) -> None:
 
     data = load(f"{write(tmp_path, [HEAD, *rows])}{QUERY}")
 
-    assert "Categories of colour that differ in capitals alone: 'Red' and 'red'." in data.notes
-    assert "Two owners whose names differ in capitals alone: 'A' and 'a'." in data.notes
+    assert "Categories of colour that differ in capitals or spaces alone: 'Red' and 'red'." in data.notes
+    assert "Two owners whose names differ in capitals or spaces alone: 'A' and 'a'." in data.notes
 
 
 def test_truth_values_as_labels_keep_their_names(tmp_path: Path) -> None:
@@ -214,6 +241,39 @@ def test_number_for_an_empty_cell_counts_in_any_notation_and_format(tmp_path: Pa
     assert np.argwhere(np.isnan(found[1].x_train)).tolist() == [[0, 1], [1, 0]]
 
 
+def test_text_that_means_an_empty_cell_is_a_value_where_the_user_lists_it(tmp_path: Path) -> None:
+    """Severities 'None' and 'mild', marks '-' and '+', and labels 'None' and 'ill'."""
+    (tmp_path / "s.yaml").write_text('columns:\n  pain: ["None", mild]\n  mark: ["-", "+"]\nlabel: y\n')
+    lines = [f"{i},{('None', 'mild')[i % 2]},{('-', '+')[i % 2]},{('None', 'ill')[i % 2]}" for i in range(8)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,pain,mark,y", *lines]) + "\n")
+
+    data = load(f"{tmp_path}/t.csv?schema=s.yaml&classes=None,ill")
+
+    assert data.x_train[:2].tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert data.classes == ("None", "ill")
+    assert not any("Empty cells" in note for note in data.notes)
+
+
+def test_schema_makes_cells_of_one_column_empty(tmp_path: Path) -> None:
+    """0 is no cholesterol, but an age and a dose; 'none' is no dose."""
+    (tmp_path / "s.yaml").write_text("columns:\n  chol: {missing: [0]}\n  dose: {min: 0, max: 9, missing: [none]}\n")
+    rows = [f"{i},{0 if i < 3 else 200 + i},{'none' if i == 8 else i},{i % 2}" for i in range(9)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,chol,dose,y", *rows]) + "\n")
+
+    data = load(f"{tmp_path}/t.csv?schema=s.yaml")
+
+    assert np.isnan(data.x_train).sum(0).tolist() == [0, 3, 1]
+    assert data.columns[2].bounds == (0, 9)
+    assert "Empty cells, which are filled (--missing): chol 3, dose 1." in data.notes
+
+
+def test_wide_spaces_around_numbers_do_not_count(tmp_path: Path) -> None:
+    data = load(f"{write(tmp_path, column(1, lambda i: chr(160) + str(i)))}{QUERY}")
+
+    assert data.columns[1].kind == "number"
+    assert data.x_train[:3, 1].tolist() == [0, 1, 2]
+
+
 def test_parquet_labels_of_a_data_base_are_read_and_nested_ones_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pa.parquet.write_table(pa.table({"age": [1, 2], "y": [Decimal(0), Decimal(1)]}), path)
@@ -232,6 +292,8 @@ def test_parquet_labels_of_a_data_base_are_read_and_nested_ones_refused(tmp_path
         ("columns:\n\tage: number\n", r"s\.yaml' line 2: found character"),
         ("columns:\n  age: number\n  age: category\n", r"s\.yaml' line 3: 'age' is given twice"),
         ("classes: {a: [ill], b: [ill, well]}\n", "two of the 'classes' have the label 'ill'"),
+        ("columns: {age: {missing: 0}}\n", r"s\.yaml: 'age' is a list of values, not '0'"),
+        ("columns: {aeg: {missing: [0]}}\n", "Did you mean 'age'"),
         ("columns: {age: date}\n", r"t\.csv line 2: column 'age' is a date"),
         ("columns: {colour: [yes, no]}\n", r"t\.csv line 2: .* 'red', which the schema does not list \(yes, no\)"),
     ],
@@ -329,7 +391,7 @@ def test_folder_without_tables_says_what_belongs_there(query: str, said: str, tm
         (
             lambda lines: [lines[0], *(",".join([t.split(",")[0], "low", *t.split(",")[2:]]) for t in lines[1:])],
             "?label=outcome",
-            r"Column 'dose' is a category in .*b\.csv and a number elsewhere",
+            r"b\.csv line 2: column 'dose' holds 'low', and in .*c\.csv it holds numbers",
         ),
         (lambda lines: [text.partition(",")[2] for text in lines], "?label=outcome", r"b\.csv has no column 'age'"),
     ],

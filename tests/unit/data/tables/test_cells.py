@@ -186,7 +186,7 @@ def test_files_of_a_folder_that_disagree_are_named(tmp_path: Path) -> None:
     with pytest.raises(AtollError, match=r"north\.csv has no column 'b', which .*south\.csv has"):
         load(str(tmp_path))
     table(tmp_path, "a,y\nx,0\n", "south.csv")
-    with pytest.raises(AtollError, match=r"'a' is a category in .*south\.csv and a number elsewhere"):
+    with pytest.raises(AtollError, match=r"south\.csv line 2: .*'a' holds 'x', and in .*north\.csv it holds"):
         load(str(tmp_path))
 
 
