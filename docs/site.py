@@ -117,7 +117,8 @@ def with_mathml(markdown: str) -> str:
     """Replace equations between dollar signs by MathML, which browsers show without a script or fonts."""
     markdown = markdown.replace(r"\arg\min", r"\mathrm{argmin}")  # the converter knows no \arg
     markdown = EQUATION.sub(lambda found: f'<div class="equation">{convert(found[1], display="block")}</div>', markdown)
-    return SYMBOL.sub(lambda found: convert(found[1]), markdown)
+    # Python-Markdown takes a line that begins with <math> for a block, which would tear the paragraph apart.
+    return SYMBOL.sub(lambda found: f"<span>{convert(found[1])}</span>", markdown)
 
 
 def _table_row(line: str) -> str:

@@ -417,6 +417,9 @@ def test_pages_of_methods_have_equations_as_mathml(site: dict[Path, Reader]) -> 
         assert all(re.match(r"(client|server): \S", line) for line in lines), name
         assert text.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == len(lines), name
         assert "$$" not in text, name
+        assert not re.search(r'^\s*<math [^>]*display="inline"', text, re.MULTILINE), (
+            f"{name}: a symbol tears a paragraph"
+        )
         assert not re.search(r"<m[ion][^>]*>[^<]*\\[a-z]", text), f"{name}: a command that the converter does not know"
 
 
