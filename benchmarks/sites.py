@@ -4,8 +4,8 @@ A federation as users have it, with gate, TLS and keys, all of it on this machin
 wide as the payload asks for. First measures the processor time and memory of processes while nothing happens. Then, for
 each number of sites and each payload, prints the median seconds of a round after the first and where they go. What does
 not fit into memory or ``--minutes`` is left out, with a sentence. Everything goes to docs/measured/sites.json, from
-which ``make pages`` makes the table of docs/how-to-deploy.md; about twelve minutes. A command that measures one part
-alone keeps the other part of the file, if it was measured under the same conditions.
+which ``make pages`` makes the table of docs/how-to-deploy.md; about twelve minutes. A command that measures some of it
+keeps the rest of the file, if that was measured on the same day and machine.
 
     python -m benchmarks.sites --sites 3 --payloads 0.01 --rounds 3 --idle 0 --out build/sites.json    # small: a minute
     python -m benchmarks.sites --sites ""    # idle processes alone: five minutes
@@ -241,30 +241,45 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=MEASURED)
     given = parser.parse_args(arguments)
     end = time.monotonic() + 60 * given.minutes
-    found = _begun(given.out)
-    print(f"load when it began: {os.getloadavg()[0]:.1f}; processors: {os.cpu_count()}")
-    if given.idle:
-        found["idle"] = []
-    if _numbers(given.sites):
-        found["rounds"] = []
-    for sites in _numbers(given.idle_sites) if given.idle else ():
+    pairs = sorted(product(_numbers(given.sites), map(float, given.payloads.split(","))), key=_size)
+    idle_sites = _numbers(given.idle_sites) if given.idle else []
+    found = _begun(given.out, pairs, idle_sites)
+    print(f"load average when it began: {os.getloadavg()[0]:.1f}; processors: {os.cpu_count()}")
+    for sites in idle_sites:
         found["idle"].append(measure_idle(sites, given.idle))
         given.out.write_text(json.dumps(found, indent=1) + "\n")
-    pairs = product(_numbers(given.sites), map(float, given.payloads.split(",")))
-    for sites, payload in sorted(pairs, key=lambda pair: pair[0] * (1 + pair[1])):  # the longest ones last
-        found["rounds"].append(attempt(sites, payload, given.rounds, end))
+    for pair in pairs:
+        found["rounds"].append(attempt(*pair, given.rounds, end))
+        found["rounds"].sort(key=lambda entry: (entry["sites"], entry["payload_mb"]))
         given.out.write_text(json.dumps(found, indent=1) + "\n")
     print(f"Wrote {given.out}. 'make pages' puts it into docs/how-to-deploy.md.")
 
 
-def _begun(out: Path) -> dict[str, Any]:
-    """Return the content of a file that was measured under the present conditions, or else an empty one."""
+def _begun(out: Path, pairs: Sequence[tuple[int, float]], idle_sites: Sequence[int]) -> dict[str, Any]:
+    """Return what a file has of measurements under the present conditions, without those that are taken anew.
+
+    The load average is that before the rounds, which other programs slow down; idle processes are measured by their own
+    processor time.
+
+    Args:
+        out: the file.
+        pairs: numbers of sites and payloads that are measured anew.
+        idle_sites: numbers of idle sites that are measured anew.
+    """
     now = conditions()
     known = json.loads(out.read_text()) if out.exists() else {}
-    same = {name: known.get(name) for name in now} == now
-    load = max(os.getloadavg()[0], known["load"] if same else 0.0)
-    parts = {name: known[name] if same else [] for name in ("idle", "rounds")}
-    return now | {"load": round(load, 1)} | parts
+    if {name: known.get(name) for name in now} != now:
+        known = {"load": 0.0, "idle": [], "rounds": []}
+    load = max(known["load"], round(os.getloadavg()[0], 1) if pairs else 0.0)
+    idle = [entry for entry in known["idle"] if entry["sites"] not in idle_sites]
+    rounds = [entry for entry in known["rounds"] if (entry["sites"], entry["payload_mb"]) not in pairs]
+    return now | {"load": load, "idle": idle, "rounds": rounds}
+
+
+def _size(pair: tuple[int, float]) -> float:
+    """Return what a measurement takes, roughly: the longest ones come last."""
+    sites, payload = pair
+    return sites * (1 + payload)
 
 
 def _numbers(text: str) -> list[int]:

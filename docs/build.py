@@ -167,8 +167,7 @@ def boundaries_table() -> str:
 def sites_table() -> str:
     """Return what the last run of ``python -m benchmarks.sites`` measured: rounds between sites, and idle processes."""
     found = json.loads((FOLDER / "measured" / "sites.json").read_text())
-    where = f"{found['processor']}, {found['cores']} cores, with a load of {found['load']} when it began"
-    where += " by other programs, which slow rounds down" * (found["load"] > 1)
+    where = f"{found['processor']}, {found['cores']} cores; load average of the minute before: {found['load']}"
     rounds = (_sites_row(entry) for entry in found["rounds"])
     idle = [
         [str(e["sites"]), f"{e['server_percent']:.2f} %", f"{e['site_percent']:.2f} %", f"{e['connection_mb']:.0f} MB"]

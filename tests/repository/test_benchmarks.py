@@ -218,15 +218,17 @@ def test_performance_page_shows_all_peers_that_were_measured() -> None:
     assert all(f"| {name} |" in shown[0] for rows in found.values() for name in rows)
 
 
-def test_part_of_the_measurements_between_sites_is_kept_under_the_same_conditions(tmp_path: Path) -> None:
+def test_measurements_between_sites_that_are_not_taken_anew_are_kept_under_the_same_conditions(tmp_path: Path) -> None:
     out = tmp_path / "sites.json"
-    earlier = {"load": 0.5, "idle": [{"sites": 3}], "rounds": [{"sites": 10}]}
-
+    small, large = {"sites": 3, "payload_mb": 0.01}, {"sites": 3, "payload_mb": 100.0}
+    earlier = {"load": 0.5, "idle": [{"sites": 3}, {"sites": 30}], "rounds": [small, large]}
     out.write_text(json.dumps(page.conditions() | earlier))
-    same = sites._begun(out)
-    out.write_text(json.dumps(page.conditions() | earlier | {"torch": "another one"}))
-    other = sites._begun(out)
 
-    assert (same["idle"], same["rounds"]) == (earlier["idle"], earlier["rounds"])
-    assert same["load"] >= 0.5
+    kept = sites._begun(out, [], [])
+    some = sites._begun(out, [(3, 100.0)], [30])
+    out.write_text(json.dumps(page.conditions() | earlier | {"torch": "another one"}))
+    other = sites._begun(out, [], [])
+
+    assert {name: kept[name] for name in earlier} == earlier
+    assert (some["idle"], some["rounds"]) == ([{"sites": 3}], [small])
     assert (other["idle"], other["rounds"]) == ([], [])

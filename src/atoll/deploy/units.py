@@ -44,6 +44,8 @@ RuntimeDirectory={name_}
 RuntimeDirectoryMode=0750
 PrivateNetwork=yes
 RestrictAddressFamilies=AF_UNIX
+# The server chooses the settings of a method, and some of them take memory.
+MemoryMax=80%
 # Remove the next line if the worker needs a GPU.
 PrivateDevices=yes
 ReadOnlyPaths=-{data}

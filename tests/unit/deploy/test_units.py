@@ -39,6 +39,7 @@ def test_site_has_two_accounts_of_which_one_has_the_key_and_one_the_rows(home: F
     assert one["Group"] == other["Group"] == "atoll-north-1"
     assert one["PrivateNetwork"] == "yes"
     assert one["RestrictAddressFamilies"] == "AF_UNIX"
+    assert one["MemoryMax"] == "80%"
     assert one["InaccessiblePaths"] == f"-{folder}/site.key"
     assert one["ReadOnlyPaths"] == "-/srv/rows.csv"
     assert "PrivateNetwork" not in other
