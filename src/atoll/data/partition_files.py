@@ -103,13 +103,13 @@ def _build(
     sound = _checked_rows(lists, len(dataset.y_train) + len(dataset.y_test), where)
     train, val, test = (tuple(sound[part, client] for client in ids) for part in PARTS)
     public = sound["public", "rows"]
-    notes = tuple(str(note) for note in head["notes"])
+    notes = (*dataset.notes, *(str(note) for note in head["notes"]))
     same = FederatedDataset(dataset, ids, train, val, test, public, notes, str(head["name"]), str(head["recipe"]))
     if (digest := _digest(same)) == head["digest"]:
         return same
     recipe = f"{dataset.name.rpartition('/')[2]} ({content}), rows listed in a file ({digest})"
-    notes = gaps(ClientSplits(train, val, test), all_groups(dataset), len(dataset.groups), dataset.problem)
-    return replace(same, notes=notes, name=short_hash(VERSION, recipe), recipe=recipe)
+    found = gaps(ClientSplits(train, val, test), all_groups(dataset), len(dataset.groups), dataset.problem)
+    return replace(same, notes=(*dataset.notes, *found), name=short_hash(VERSION, recipe), recipe=recipe)
 
 
 def _checked_rows(lists: Mapping[tuple[str, str], object], size: int, where: str) -> dict[tuple[str, str], Array]:
@@ -174,7 +174,7 @@ def _head(federation: FederatedDataset, content: str) -> dict[str, object]:
         "dataset": federation.dataset.name,
         "fingerprint": content,
         "digest": _digest(federation),
-        "notes": list(federation.notes),
+        "notes": list(federation.notes[len(federation.dataset.notes) :]),  # The data set brings its own.
     }
 
 

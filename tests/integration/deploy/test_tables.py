@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from support.false_statistics import with_false_statistics
 from support.hospital_tables import HOSPITALS, write_folder, write_table, write_unlike
 from support.local_sites import Wire, book
@@ -198,3 +201,30 @@ def test_columns_that_differ_are_named_with_both_sites(tmp_path: Path) -> None:
     path.write_text("\n".join([lines[0], *(",".join([*row[:at], "much", *row[at + 1 :]]) for row in cells)]) + "\n")
     with pytest.raises(AtollError, match=r"Site 'west'.*(category|number).*schema|west\.csv line"):
         deploy(tmp_path, sites(tmp_path, data))
+
+
+@pytest.mark.parametrize("standardise", ["all", "site"])
+def test_sites_prepare_rows_as_scikit_learn_does_on_training_rows(standardise: str, tmp_path: Path) -> None:
+    """On the training rows of all sites, or of each; nobody but this test ever has the rows of all."""
+    data = write_folder(tmp_path / "data")
+    deploy(tmp_path, sites(tmp_path, data), standardise=standardise)
+    rows = {name: read_site(tmp_path / name).federation(Config(**OPTIONS)) for name in HOSPITALS}
+    trained = {name: own.rows(own.train[0]) for name, own in rows.items()}
+    numbers = {name: x[:, [0, 1, 3]] for name, x in trained.items()}  # age, dose and the date
+    union = np.concatenate(list(numbers.values()))
+
+    for name in HOSPITALS:
+        columns = rows[name].dataset.columns
+        levels = columns[2].levels
+        preparation = open_site(tmp_path / name).preparation(name)
+        assert preparation is not None
+        found = preparation.apply(trained[name], columns)
+        texts = [["none" if np.isnan(code) else levels[int(code)]] for code in trained[name][:, 2]]
+        base = union if standardise == "all" else numbers[name]
+        filled = SimpleImputer().fit(base).transform(numbers[name])
+        scaled = StandardScaler().fit(base).transform(filled)
+        coded = OneHotEncoder(categories=[["blue", "green", "grey", "red"]], handle_unknown="ignore").fit_transform(
+            texts
+        )
+        np.testing.assert_allclose(found[:, [0, 1, 6]], scaled, atol=1e-6)
+        np.testing.assert_array_equal(found[:, 2:6], coded.toarray())

@@ -11,7 +11,7 @@ from ...core.problems import Classes
 from ...errors import AtollError
 from ..arrays import RawDataset, RawSplit
 from ..dataset import Array
-from ..tables.columns import CATEGORY, EMPTY, TEXT, Column, merge_columns, recode
+from ..tables.columns import CATEGORY, DATE, NUMBER, TEXT, Column, merge_columns, recode
 from ..tables.csv_text import place
 from ..tables.doubts import describe_doubts
 from ..tables.notations import is_number
@@ -105,20 +105,30 @@ def _join_rows(files: Sequence[TableFile], own_columns: bool) -> tuple[Array, tu
 
 
 def _check_kinds(files: Sequence[TableFile]) -> None:
-    """Refuse a file that has texts in a column of which another file has numbers or dates."""
-    kinds: dict[str, TableFile] = {}
+    """Refuse a file that has texts or numbers in a column of which another file has numbers or dates."""
+    kinds: dict[tuple[str, str], TableFile] = {}
     for file in files:
-        kinds |= {column.name: file for column in file.columns if column.is_number and column.kind != EMPTY}
+        kinds |= {(column.name, column.kind): file for column in file.columns}
     for file in files:
         for at, column in enumerate(file.columns):
-            if column.kind == CATEGORY and column.name in kinds:
-                texts = [level for level in column.levels if not is_number(level)] or list(column.levels)
-                row = int(np.flatnonzero(file.x[:, at] == column.levels.index(texts[0]))[0])
-                raise AtollError(
-                    f"{_place([file], row)}: column {column.name!r} holds {texts[0]!r}, and in "
-                    f"{kinds[column.name].path} it holds numbers. Correct the values, or declare the kind of the "
-                    "column in a schema file."
-                )
+            for kind in {CATEGORY: (NUMBER, DATE), NUMBER: (DATE,)}.get(column.kind, ()):
+                if (column.name, kind) in kinds:
+                    other = kinds[column.name, kind]
+                    row, text = _first_cell(file, at)
+                    raise AtollError(
+                        f"{_place([file], row)}: column {column.name!r} holds {text}, and in {other.path} it holds "
+                        f"{kind}s. Correct the values, or declare the kind of the column in a schema file."
+                    )
+
+
+def _first_cell(file: TableFile, at: int) -> tuple[int, str]:
+    """Return the row and the text of a cell that shows the kind of a column: for a category no number, if possible."""
+    column, values = file.columns[at], file.x[:, at]
+    if column.is_number:
+        row = int(np.flatnonzero(~np.isnan(values))[0])
+        return row, f"{values[row]:g}"
+    texts = [level for level in column.levels if not is_number(level)] or list(column.levels)
+    return int(np.flatnonzero(values == column.levels.index(texts[0]))[0]), repr(texts[0])
 
 
 def _join_labels(files: Sequence[TableFile], request: TableRequest) -> Array:

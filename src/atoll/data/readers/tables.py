@@ -68,7 +68,9 @@ def table_parts(path: Path, request: TableRequest = TableRequest()) -> RawDatase
     joined = join_files(files, request, [file.path.stem for file in files])
     other = sorted(file.name for file in path.iterdir() if file not in paths and not _is_aside(file))
     note = f"Not read, because they are no .csv or .parquet files: {', '.join(other)}."
-    return joined._replace(notes=(*joined.notes, *([note] if other else [])))
+    schemas = [] if request.schema != Schema() else sorted(file.name for file in path.iterdir() if _is_schema(file))
+    unread = f"Not read: {', '.join(schemas)}. A schema file is read with '?schema='."
+    return joined._replace(notes=(*joined.notes, *([note] if other else []), *([unread] if schemas else [])))
 
 
 def table_files(folder: Path) -> list[Path]:
@@ -77,7 +79,11 @@ def table_files(folder: Path) -> list[Path]:
 
 
 def _is_aside(file: Path) -> bool:
-    return file.name.startswith(".") or file.suffix in (".yaml", ".yml")
+    return file.name.startswith(".") or _is_schema(file)
+
+
+def _is_schema(file: Path) -> bool:
+    return file.suffix in (".yaml", ".yml") and not file.name.startswith(".")
 
 
 def read_table(path: Path, table: pa.Table, request: TableRequest) -> RawDataset:

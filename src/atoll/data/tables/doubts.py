@@ -75,7 +75,7 @@ def describe_doubts(
     doubts = [f"{title}: {', '.join(names)}." for title, names in lists.items() if names]
     if pair := find_respelled(column.name for column in columns):
         doubts.append(f"Two columns whose names differ in capitals or spaces alone: {pair[0]!r} and {pair[1]!r}.")
-    return doubts + _copies(x, classes, owners, find)
+    return doubts + _copies(x, classes, owners, find) + _owners_doubts(x, classes, owners)
 
 
 def _known(values: Array) -> Array:
@@ -171,3 +171,29 @@ def _copies(x: Array, classes: Array | None, owners: Array | None, find: Callabl
         return []
     count = f"{len(copies)} {'row is' if len(copies) == 1 else 'rows are'}"
     return [f"{count} equal to an earlier row of the same owner in every column (first: {find(int(copies[0]))})."]
+
+
+def _owners_doubts(x: Array, classes: Array | None, owners: Array | None) -> list[str]:
+    """Return notes on owners with the same rows, and with other numbers as labels than all others."""
+    names = [] if owners is None else np.unique(owners).tolist()
+    if owners is None or not 1 < len(names) <= MOST_OWNERS:
+        return []
+    doubts: list[str] = []
+    held: dict[object, str] = {}
+    for name in names:
+        rows = np.ascontiguousarray(x[owners == name])
+        content = (rows.tobytes(), () if classes is None else tuple(classes[owners == name].tolist()))
+        if (other := held.setdefault(content, name)) != name:
+            doubts.append(f"The rows of {name} are those of {other}. Is one a copy of the other?")
+    if classes is None or classes.dtype.kind not in "iu":
+        return doubts
+    labels = {name: set(classes[owners == name].tolist()) for name in names}
+    for name, own in labels.items():
+        others = set().union(*(labels[other] for other in names if other != name))
+        if own - others and others - own:
+            shown = (", ".join(map(str, sorted(found))) for found in (own, others))
+            doubts.append(
+                "Labels of {} are {}, and those of all others {}. Do they mean the same?".format(name, *shown)
+            )
+            break
+    return doubts

@@ -349,6 +349,16 @@ def test_folder_names_files_that_it_does_not_read(tmp_path: Path) -> None:
     assert set(data.owner_train.tolist()) == set("abc")
 
 
+def test_folder_names_a_schema_that_is_not_used(tmp_path: Path) -> None:
+    where = folder(tmp_path, lambda lines: lines)
+    (tmp_path / "s.yaml").write_text("columns: {colour: category}\n")
+
+    unused, used = load(f"{where}?label=outcome"), load(f"{where}?label=outcome&schema=s.yaml")
+
+    assert unused.notes[-1] == "Not read: s.yaml. A schema file is read with '?schema='."
+    assert not any("s.yaml" in note for note in used.notes)
+
+
 def test_folder_with_two_files_of_one_owner_is_refused(tmp_path: Path) -> None:
     where = folder(tmp_path, lambda lines: lines)
     pa.parquet.write_table(pa.table({"age": [1], "outcome": ["ill"]}), tmp_path / "a.parquet")
@@ -392,6 +402,14 @@ def test_folder_without_tables_says_what_belongs_there(query: str, said: str, tm
             lambda lines: [lines[0], *(",".join([t.split(",")[0], "low", *t.split(",")[2:]]) for t in lines[1:])],
             "?label=outcome",
             r"b\.csv line 2: column 'dose' holds 'low', and in .*c\.csv it holds numbers",
+        ),
+        (
+            lambda lines: [
+                lines[0],
+                *(",".join([t.split(",")[0], "2021-03-01", *t.split(",")[2:]]) for t in lines[1:]),
+            ],
+            "?label=outcome",
+            r"a\.csv line 2: column 'dose' holds 0, and in .*b\.csv it holds dates",
         ),
         (lambda lines: [text.partition(",")[2] for text in lines], "?label=outcome", r"b\.csv has no column 'age'"),
     ],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll.data.federate import federate
 from atoll.data.loading import load
 
 ROWS = 60
@@ -119,6 +120,20 @@ def test_copies_of_rows_are_said_with_the_place_of_the_first(tmp_path: Path) -> 
     assert found == [f"1 row is equal to an earlier row of the same owner in every column (first: {where} line 52)."]
 
 
+def test_owners_with_the_same_rows_or_with_other_numbers_as_labels_are_said(tmp_path: Path) -> None:
+    """North calls healthy and ill 0 and 1, south 1 and 2."""
+    same = notes(
+        tmp_path,
+        age=lambda i: i % 30 / 7,
+        colour=lambda i: COLOURS[i % 30 % 7 % 3],
+        outcome=lambda i: ("ill", "well")[i % 30 % 4 % 3 % 2],
+    )
+    other = notes(tmp_path, outcome=lambda i: i // 30 + i % 5 % 2)
+
+    assert same == ["The rows of s are those of n. Is one a copy of the other?"]
+    assert other == ["Labels of n are 0, 1, and those of all others 1, 2. Do they mean the same?"]
+
+
 def test_rare_classes_are_said(tmp_path: Path) -> None:
     cells: Cell = lambda i: 9 if i == 7 else i % 5 % 2  # noqa: E731
 
@@ -140,3 +155,17 @@ def test_declared_kinds_and_bounds_end_doubts(tmp_path: Path) -> None:
     found = notes(tmp_path, "&schema=s.yaml", code=lambda i: i % 4, year=lambda i: 9999 if i == 3 else 2000 + i % 9)
 
     assert found == []
+
+
+def test_notes_of_a_stored_partition_are_those_of_the_file_today(tmp_path: Path) -> None:
+    """The same rows are read from a file with a row more, which has no label."""
+    lines = [f"{i / 7},{i % 3 / 2},{i % 2},{'ab'[i // 20]}" for i in range(40)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["age,dose,y,owner", *lines]) + "\n")
+    federate(load(str(path)), None, "natural", cache=tmp_path / "kept")
+    path.write_text("\n".join(["age,dose,y,owner", *lines, "1,2,,a"]) + "\n")
+
+    again = federate(load(str(path)), None, "natural", cache=tmp_path / "kept")
+
+    assert sum(note.startswith("1 rows without a label were dropped") for note in again.notes) == 1
+    assert sum(note.startswith("Inferred as number") for note in again.notes) == 1
