@@ -34,6 +34,7 @@ OWN = {
         f"spectrum.{name}"
         for name in (
             "over_transforms_1e6",
+            "over_torch_1e6",
             "low_vector",
             "all_vector",
             "all_layer",

@@ -64,7 +64,7 @@ def test_site_that_says_what_its_labels_are_reads_them_so(tmp_path: Path) -> Non
 def test_unknown_task_of_a_site_is_refused(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text("name: a\ndata: rows.npz\ntask: next-token\n")
 
-    with pytest.raises(AtollError, match=r"Unknown task in .*regression"):
+    with pytest.raises(AtollError, match=r"Unknown task 'next-token' in .*regression"):
         read_site(tmp_path)
 
 

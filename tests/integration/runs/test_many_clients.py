@@ -260,7 +260,7 @@ def test_unchanged_personal_model_is_not_evaluated_again(
     made = small_runs.setup(name, backend=backend, eval_every=1, clients=3, rows=240)
     result, seen = examined(made, monkeypatch)
     assert Counter(seen) == dict.fromkeys(made.pool.ids, times)
-    monkeypatch.setattr(loop, "_is_lasting", lambda *a: False)
+    monkeypatch.setattr(loop, "is_in_state", lambda *a: False)
     anew, seen = examined(made, monkeypatch)
     assert len(seen) == 3 * 6
     assert [line["personal"] for line in anew.history] == [line["personal"] for line in result.history]

@@ -516,7 +516,7 @@ def test_options_in_the_name_select_columns(tmp_path: Path) -> None:
     assert data.shape == (2,)  # a and y
     assert data.owner_train is not None
     assert data.owner_train.tolist() == ["x", "z"]
-    with pytest.raises(AtollError, match=r"Unknown column .* 'diagnose'.*'diagnosis'"):
+    with pytest.raises(AtollError, match=r"Unknown column 'diagnose' of .*'diagnosis'"):
         load(f"{path}?label=diagnose")
     assert load(path).columns[0] == Column("hospital", "category", ("x", "z"))
 

@@ -207,7 +207,7 @@ def test_no_client_has_two_uploads_in_one_aggregation(tmp_path: Path) -> None:
     [
         ("scaffold", {}, "cannot run scaffold: its server keeps the mean of all clients' variates"),
         ("fedmd", {"public": 60}, "cannot run fedmd: clients wait for each other between the exchanges"),
-        ("fedavg", {"deadline": 1.0}, "--deadline exclude each other"),
+        ("fedavg", {"deadline": 1.0}, "deadline exclude each other"),
         ("fedavg", {"clock": "compute=measured"}, "needs counted operations"),
         ("fedavg", {"rate": 0.2}, "waits for 2 uploads, but only 1 of 5 clients work at a time"),
     ],

@@ -181,8 +181,8 @@ def test_saved_models_are_those_of_the_result(tmp_path: Path) -> None:
     [
         ("scaffold", {}, "cannot run scaffold: its server keeps the mean of all clients' variates"),
         ("fd", {}, "cannot run fd: its server keeps a state for each client"),
-        ("fedavg", {"deadline": 1.0}, "--topology ring and --deadline exclude each other"),
-        ("fedavg", {"schedule": "buffered:2"}, "--topology ring and --schedule buffered:2 exclude each other"),
+        ("fedavg", {"deadline": 1.0}, "topology ring and deadline exclude each other"),
+        ("fedavg", {"schedule": "buffered:2"}, "topology ring and schedule='buffered:2' exclude each other"),
     ],
 )
 def test_what_needs_a_server_is_refused(method: str, options: dict[str, Any], message: str) -> None:

@@ -90,12 +90,12 @@ def test_worker_processes_give_the_run_of_the_loop() -> None:
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("ditto", {"wait_free": False}, "Add --wait-free"),
+        ("ditto", {"wait_free": False}, "Add wait_free"),
         ("perfedavg", {}, "cannot bound the personal training of perfedavg.* take one of: ditto, fedrod, scd"),
-        ("ditto", {"backend": "vmap"}, "Use --backend processes or loop"),
+        ("ditto", {"backend": "vmap"}, "Use backend='processes' or loop"),
         ("ditto", {"clock": "communication=equal_to_personal"}, "and communication=equal_to_personal exclude"),
-        ("ditto", {"deadline": 1.0}, "--until-download and --deadline exclude each other"),
-        ("ditto", {"topology": "ring"}, "--until-download and --topology exclude each other"),
+        ("ditto", {"deadline": 1.0}, "until_download and deadline exclude each other"),
+        ("ditto", {"topology": "ring"}, "until_download and topology exclude each other"),
     ],
 )
 def test_where_no_budget_is_known_the_option_is_refused(method: str, options: dict[str, Any], message: str) -> None:
