@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
@@ -88,7 +89,7 @@ def label(fig: Figure, axes: Sequence[Axes], across: str, up: str, width: float)
 def _widen_gaps(fig: Figure) -> None:
     """Leave room between a label of the whole figure and tick labels, whose font in a page may be wider than here."""
     engine = fig.get_layout_engine()
-    assert engine is not None
+    assert isinstance(engine, ConstrainedLayoutEngine)
     engine.set(w_pad=GAP)
 
 
