@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from atoll.report.style import colour, figure, mark, save, styled
 
 Points = list[tuple[float, float]]
+COLUMNS = 2  # panels in a row
 
 
 class Panel(NamedTuple):
@@ -75,11 +76,16 @@ def draw(figures: Mapping[str, float], path: Path) -> None:
 
 @styled
 def _picture(drawn: Sequence[tuple[Panel, Mapping[str, Points]]]) -> Figure:
-    picture = figure(3.2 * len(drawn), 3.0)
+    rows = -(-len(drawn) // COLUMNS)
+    picture = figure(4.0 * min(COLUMNS, len(drawn)), 2.8 * rows)
     for at, (panel, lines) in enumerate(drawn):
-        axes = picture.add_subplot(1, len(drawn), at + 1)
+        axes = picture.add_subplot(rows, min(COLUMNS, len(drawn)), at + 1)
         for number, (name, line) in enumerate(lines.items()):
             axes.plot(*zip(*line, strict=True), color=colour(number), marker=mark(number), label=name)
-        axes.set(xlabel=panel.across, ylabel=panel.up, xscale="log", yscale="log")
+        axes.set(xlabel=panel.across, ylabel=panel.up, xscale="log")
+        sizes = sorted({size for line in lines.values() for size, _ in line})
+        axes.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
+        axes.set_xticks([], minor=True)
+        axes.set_ylim(0, 1.15 * max(cost for line in lines.values() for _, cost in line))
         axes.legend()
     return picture
