@@ -98,10 +98,8 @@ def _cards(rows: Sequence[table.Row]) -> list[tuple[str, str, str]]:
             best, _ = form.best(known, lambda pair: pair[1].mean)
             cards.append((quantity, f"{table.cell(best, shown[field])}{unit}", best.name))
     up, down = (table.NONE if mb is None else size(1e6 * mb) for mb in (lead.mb_up, lead.mb_down))
-    return [
-        *cards,
-        ("Bytes per client and round", f"↑\N{NO-BREAK SPACE}{up}\N{EM SPACE}↓\N{NO-BREAK SPACE}{down}", lead.name),
-    ]
+    sizes = [f"{arrow} {mb}".replace(" ", "\N{NO-BREAK SPACE}") for arrow, mb in (("↑", up), ("↓", down))]
+    return [*cards, ("Bytes per client and round", " ".join(sizes), lead.name)]
 
 
 def _extra(found: Sequence[Group]) -> tuple[list[str], list[tuple[str, list[str]]]]:
