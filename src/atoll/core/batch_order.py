@@ -54,6 +54,23 @@ def draw_epoch(k: Key, n: Tensor, epoch: int, sizes: list[int]) -> EpochOrder:
     return list(zip(rows.split(sizes, -1), w.split(sizes, -1), each[::2], each[1::2], strict=True))
 
 
+def draw_order(k: Key, n: Tensor, epoch: int, size: int) -> tuple[Ints, NDArray[np.bool_]]:
+    """Draw the order of each client's rows in an epoch, as :func:`draw_epoch` does.
+
+    Args:
+        k: a key for each client.
+        n: number of real rows of each client.
+        epoch: number of the epoch.
+        size: rows of the epoch, padding included.
+
+    Returns:
+        The numbers of the rows of each client, of shape ``[clients, size]``, and which of them are real.
+    """
+    keys, counts = _arrays(k, n)
+    order = permutation(fold(fold(keys, epoch), 0), size, counts)
+    return order, order < counts[:, None]
+
+
 def _arrays(k: Key, n: Tensor) -> tuple[Ints, Ints]:
     keys, counts = (v.reshape(-1).cpu().numpy() for v in (k, n))
     return keys, counts

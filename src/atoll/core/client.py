@@ -80,10 +80,12 @@ class Client:
         """
         sizes = self._sizes(size)
         if is_batched():
-            yield from vmap.batches(self, k, epochs, sizes, steps)
-            return
+            return vmap.ClientBatches(self, k, epochs, sizes, steps)
+        return self._own_batches(k, sizes, count_batches(epochs, len(sizes)) if steps is None else steps)
+
+    def _own_batches(self, k: Key, sizes: list[int], count: int) -> Iterator[Batch]:
+        """Yield the first ``count`` batches of a single client."""
         full = float(self.n) == len(self.x)
-        count = count_batches(epochs, len(sizes)) if steps is None else steps
         for rows, w, k_dropout, k_augment in draw_batches(k, self.n, sizes, count):
             x, y = take_rows(self.x, rows), take_rows(self.y, rows)
             x = x if self.augment is None else self.augment(x, k_augment)

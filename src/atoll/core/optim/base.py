@@ -24,6 +24,7 @@ from ..prng import Key, fold, permutation
 from ..torch_private import norm_of_each
 from ..vmap import is_batched
 from .schedules import CONSTANT, SCHEDULES, factor_at
+from .sgd_step import Rates
 from .training_loss import record_loss
 
 Correct = Callable[[Params], Params]
@@ -239,6 +240,11 @@ class Optimiser:
     def count(self, per_epoch: int) -> int:
         """Return the number of steps if an epoch has ``per_epoch`` batches."""
         return count_batches(self.epochs, per_epoch) if self.steps is None else self.steps
+
+    @property
+    def plain_rates(self) -> Rates | None:
+        """The numbers of a step, of an optimiser that takes plain steps of SGD; None for all others."""
+        return None
 
     def _clipped(self, grads: Params) -> Params:
         return clip_by_norm(grads, self.clip) if self.clip > 0 else grads

@@ -37,6 +37,10 @@ class DPSGD(SGD):
     noise: float = setting(0.0, "noise in units of clip; set by --dp", "follows from the budget")
     seed: int = setting(-1, "of the noise, for tests: then nothing is private; -1: the secure source", "chosen here")
 
+    @property
+    def plain_rates(self) -> None:
+        return None
+
     def client_batches(self, client: Client, k: Key, steps: int | None = None) -> Iterator[Batch]:
         if steps is not None or self.steps is not None:
             raise AtollError("dpsgd accounts for passes over the data, not for steps. Set --epochs in place of steps.")

@@ -37,15 +37,22 @@ class LossMeter:
 
     def __init__(self) -> None:
         self._steps: list[tuple[Tensor, Tensor | int]] = []  # mean loss of each step, and its rows or their weights
+        self._sums: list[Tensor] = []  # results of :meth:`sums` of whole trainings
 
     def add(self, loss: Tensor, batch: Batch) -> None:
         """Add the mean loss of a step over the real rows of its batch."""
         self._steps.append((loss.detach(), len(batch.w) if batch.full else batch.w))
 
+    def add_sums(self, sums: Tensor) -> None:
+        """Add the losses of a whole training: their sum over rows, and the number of rows, as :meth:`sums` does."""
+        self._sums.append(sums)
+
     def sums(self) -> Tensor:
         """Return the sum of losses over rows, and the number of rows: float64 ``[2]``, of one client in a vmap."""
-        if not self._steps:
-            return torch.zeros(2, dtype=torch.float64)
+        parts = [*self._sums, *([self._sum_steps()] if self._steps else [])]
+        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0] if parts else torch.zeros(2).double()
+
+    def _sum_steps(self) -> Tensor:
         losses = torch.stack([loss for loss, _ in self._steps]).double()
         weights = [
             w.sum() if isinstance(w, Tensor) else torch.tensor(float(w)).to(losses.device) for _, w in self._steps
@@ -79,3 +86,10 @@ def record_loss(loss: Tensor, batch: Batch) -> None:
     meter = _meter.get()
     if meter is not None:
         meter.add(loss, batch)
+
+
+def record_sums(sums: Tensor) -> None:
+    """Give the losses of a whole training to the meter of this context; see :meth:`LossMeter.add_sums`."""
+    meter = _meter.get()
+    if meter is not None:
+        meter.add_sums(sums)

@@ -5,13 +5,14 @@ masks clients without rows, a product for each client), the plain function hands
 here if :func:`is_batched`.
 """
 
+from .batches import ClientBatches
 from .context import functional_gradients, is_batched
 from .operations import batched_call, linear, on_stacked
-from .training import batches, clip_by_norm, run, sgd_step, slope
+from .training import clip_by_norm, run, sgd_step, slope
 
 __all__ = [
+    "ClientBatches",
     "batched_call",
-    "batches",
     "clip_by_norm",
     "functional_gradients",
     "is_batched",

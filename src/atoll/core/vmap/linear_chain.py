@@ -76,9 +76,9 @@ def slope(chain: Sequence[ChainLayer], params: Params, batch: "Batch") -> tuple[
     with outside(), torch.no_grad():
         own = {name: unwrap(v, clients) for name, v in params.items()}
         x, y, w = (unwrap(v, clients) for v in (batch.x, batch.y, batch.w))
-        inputs, logits = _forward(chain, own, x.flatten(2))
+        inputs, logits = forward(chain, own, x.flatten(2))
         loss, slopes = _cross_entropy(logits, y, w)
-        grads = _backward(chain, own, inputs, slopes)
+        grads = backward(chain, own, inputs, slopes)
     return {name: wrap(grads[name]) for name in params}, wrap(loss)
 
 
@@ -94,7 +94,7 @@ def _cross_entropy(logits: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor
     return loss, log_softmax_slopes(wanted, each)[0].T.view(logits.shape)
 
 
-def _forward(chain: Sequence[ChainLayer], params: Params, x: Tensor) -> tuple[list[Tensor], Tensor]:
+def forward(chain: Sequence[ChainLayer], params: Params, x: Tensor) -> tuple[list[Tensor], Tensor]:
     """Return the input of each layer, and the outputs of the last one."""
     inputs: list[Tensor] = []
     for layer in chain:
@@ -106,7 +106,7 @@ def _forward(chain: Sequence[ChainLayer], params: Params, x: Tensor) -> tuple[li
     return inputs, x
 
 
-def _backward(chain: Sequence[ChainLayer], params: Params, inputs: Sequence[Tensor], slopes: Tensor) -> Params:
+def backward(chain: Sequence[ChainLayer], params: Params, inputs: Sequence[Tensor], slopes: Tensor) -> Params:
     """Return the gradients of all layers, from the slopes of the loss in the outputs of the last one."""
     grads: Params = {}
     for at in reversed(range(len(chain))):

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ...utils.signals import deferred
 from ..payloads import Params
-from ..torch_private import norm_of_each
 from ..tree import map_tree
 from . import functorch
 from .functorch import current_clients, outside, unwrap, wrap
+from .stacked_steps import are_all_within, norm_rows
 
 T = TypeVar("T")
 
@@ -124,12 +124,7 @@ def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     if clients is None:
         return [torch.linalg.vector_norm(v) for v in tensors]
     with outside():
-        return [wrap(_row_norms(unwrap(v, clients))) for v in tensors]
-
-
-def _row_norms(v: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(v, dim=tuple(range(1, v.ndim))) if v.ndim > 1 else v.abs()
-    return norm
+        return [wrap(norm_rows(unwrap(v, clients))) for v in tensors]
 
 
 def all_within(tensors: Sequence[Tensor], most: float) -> bool:
@@ -138,8 +133,7 @@ def all_within(tensors: Sequence[Tensor], most: float) -> bool:
     if clients is None:
         return False
     with outside():
-        each = norm_of_each([unwrap(v, clients) for v in tensors])
-        return bool(torch.linalg.vector_norm(torch.stack(each)) <= most)
+        return are_all_within([unwrap(v, clients) for v in tensors], most)
 
 
 def all_clients_have_rows(w: Tensor) -> bool:

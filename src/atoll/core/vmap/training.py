@@ -1,9 +1,7 @@
 """The training loop for many clients at once: the results of the plain loop, for clients of different sizes."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from itertools import compress
-from math import ceil
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,32 +9,20 @@ from torch import Tensor
 
 from ...utils.signals import stop_if_requested
 from ..batch import Batch
-from ..batch_order import (
-    BatchOrder,
-    EpochOrder,
-    StepOrder,
-    count_batches,
-    draw_epoch,
-    draw_epoch_by_torch,
-    draw_step_by_torch,
-)
 from ..optim import sgd_step as plain
 from ..optim.sgd_step import Rates
 from ..optim.training_loss import record_loss
 from ..params import weights, zeros
 from ..payloads import Params
-from ..prng import Key
-from . import functorch, linear_chain
+from . import chain_training, functorch, linear_chain
+from .batches import ClientBatches
 from .functorch import current_clients
-from .operations import all_clients_have_rows, all_within, copies, norms, on_stacked, take
+from .operations import all_clients_have_rows, all_within, copies, norms, on_stacked
+from .stacked_steps import step_stacked
 
 if TYPE_CHECKING:
-    from ..client import Client
     from ..losses import Loss
     from ..optim.base import Correct, Memory, Optimiser
-
-Step = Callable[[list[Tensor], list[Tensor], list[Tensor], Rates], list[Tensor]]
-VECTOR = 16  # numbers that a processor can take at a time
 
 
 def run(
@@ -48,6 +34,10 @@ def run(
     memory: "Memory",
 ) -> tuple[Params, "Memory", Tensor]:
     """Train many clients, each from its params and memory and on its batches; see ``Optimiser.run``."""
+    if correct is None and isinstance(batches, ClientBatches):
+        trained = chain_training.train(optimiser, loss, params, batches, memory)
+        if trained is not None:
+            return trained
     memory = {slot: copies(values) for slot, values in memory.items()}
     steps = torch.zeros(())
     for at, batch in enumerate(batches):
@@ -113,72 +103,4 @@ def sgd_step(weights: list[Tensor], grads: list[Tensor], velocity: list[Tensor],
     """Take one step of SGD for each client; see :func:`~atoll.core.optim.sgd_step.sgd_step`."""
     if current_clients() is None:  # fused kernels know nothing of torch.func
         return plain.sgd_step(weights, grads, velocity, rates)
-    return on_stacked(partial(_step_stacked, rates=rates), weights, grads, velocity)
-
-
-def _step_stacked(weights: list[Tensor], grads: list[Tensor], velocity: list[Tensor], rates: Rates) -> list[Tensor]:
-    """Take the step by fused kernels, except for tensors whose last numbers these would round in another way.
-
-    Kernels round the numbers after the last whole vector of the processor in another way. In a stack, the number of
-    clients decides which client these numbers belong to, and no client's result may depend on that.
-    """
-    if not rates.momentum:
-        return plain.fused_sgd_step(weights, grads, [], rates)
-    odd = [w.shape[1:].numel() % VECTOR != 0 for w in weights]
-
-    def step(take_step: Step, chosen: list[bool]) -> Iterator[Tensor]:
-        some, own, before = (list(compress(each, chosen)) for each in (weights, grads, velocity))
-        return iter(take_step(some, own, before, rates))
-
-    fused, others = step(plain.fused_sgd_step, [not it for it in odd]), step(plain.sgd_step, odd)
-    return [next(others) if it else next(fused) for it in odd]
-
-
-def batches(client: "Client", k: Key, epochs: float, sizes: list[int], steps: int | None) -> Iterator[Batch]:
-    """Yield the batches of many clients; see ``Client.batches``."""
-    for rows, w, k_dropout, k_augment in _order(client, k, epochs, sizes, steps):
-        x, y = take([client.x, client.y], rows)
-        x = x if client.augment is None else client.augment(x, k_augment)
-        yield Batch(x, y, w, k_dropout, {})
-
-
-def _order(client: "Client", k: Key, epochs: float, sizes: list[int], steps: int | None) -> Iterator[BatchOrder]:
-    if steps is None:
-        yield from _epochs(client, k, epochs, sizes)
-    elif (
-        client.has_batch_statistics
-    ):  # padding would enter batch statistics, so all clients of a call have equally many rows
-        yield from _epochs(client, k, steps / len(sizes), sizes)
-    else:
-        order = StepOrder(sizes)
-        for step in range(steps):
-            if current_clients() is None:
-                yield draw_step_by_torch(k, client.n, step, sizes)
-            else:
-                yield on_stacked(partial(order.draw, step=step), k, client.n)
-
-
-def _epochs(client: "Client", k: Key, epochs: float, sizes: list[int]) -> Iterator[BatchOrder]:
-    """Draw whole epochs of the largest client, and of the last part of one as many batches as each client's share."""
-    for epoch in range(ceil(epochs)):
-        drawn = _draw_epoch(k, client.n, epoch, sizes)
-        if epochs - epoch >= 1:
-            yield from drawn
-            continue
-        share = _share(client.n, epochs - epoch, sizes)
-        for at, batch in enumerate(drawn[: count_batches(epochs - epoch, len(sizes))]):
-            rows, w, k_dropout, k_augment = batch
-            yield rows, w * (at < share), k_dropout, k_augment
-
-
-def _share(n: Tensor, part: float, sizes: list[int]) -> Tensor:
-    """Return the number of batches in a part of an epoch of each client, whose rows are ``n``."""
-    starts = torch.tensor(sizes, device=n.device).cumsum(0) - torch.tensor(sizes, device=n.device)
-    counts = [count_batches(part, batches) for batches in range(len(sizes) + 1)]
-    return torch.tensor(counts, device=n.device).index_select(0, (starts < n).sum().reshape(1))
-
-
-def _draw_epoch(k: Key, n: Tensor, epoch: int, sizes: list[int]) -> EpochOrder:
-    if current_clients() is None:
-        return draw_epoch_by_torch(k, n, epoch, sizes)
-    return on_stacked(partial(draw_epoch, epoch=epoch, sizes=sizes), k, n)
+    return on_stacked(partial(step_stacked, rates=rates), weights, grads, velocity)
