@@ -5,8 +5,9 @@ rows a client (W3). ``growth.registered_clients_N`` is the time of a round with 
 every 20 rounds; ``growth.eval_window`` that of a round of 1,000 with a single evaluation at the end over that with one
 every 20 rounds, for 10,000 clients. A time is the median of the rounds without evaluation: processor seconds, in turns,
 each in a new process. ``evaluation.ms_per_1000_clients`` is what an evaluated round takes beyond that at the largest N,
-``files.ms_per_round_N`` what a round takes longer in a run that writes a directory: the mean of rounds of all kinds,
-with checkpoints every 5 rounds and evaluation every 20, without the first 20.
+``files.ms_per_round_N`` what a round takes longer in a run that writes a directory: the mean of rounds of all kinds and
+of the end of the run, with evaluation every 20, without the first 20. ``files.ms_per_round_N_every_5`` is the same with
+a checkpoint every 5 rounds, where by default they are at least a second apart.
 """
 
 import json
@@ -44,13 +45,14 @@ class Trial:
     rounds: int = 100
     eval_every: int = 20
     files: bool = False  # whether the run writes a directory
+    checkpoint_every: int | None = None
 
 
 @dataclass(frozen=True)
 class Measured:
     plain: float  # median seconds of the rounds without evaluation, without the first
     evaluated: float  # median seconds of the evaluated rounds after the first of these
-    mean: float  # mean seconds of the rounds after the first evaluation
+    mean: float  # mean seconds of the rounds after the first evaluation, with a share of the end of the run
 
 
 def figures(quick: bool) -> dict[str, float]:
@@ -62,14 +64,15 @@ def figures(quick: bool) -> dict[str, float]:
     trials["growth.eval_window"] = Trial(numbers[-2], window, window)
     written = numbers[-1:] if quick else numbers[1:3]
     trials |= {f"files.ms_per_round_{n}": Trial(n, rounds, every, files=True) for n in written}
+    trials |= {f"files.ms_per_round_{n}_every_5": Trial(n, rounds, every, True, checkpoint_every=5) for n in written}
     run = measure if quick else apart
     found = [{name: run(trial) for name, trial in trials.items()} for _ in range(turns)]
 
     def ratio(name: str, over: str) -> float:
         return median(turn[name].plain / turn[over].plain for turn in found)
 
-    def files(n: int) -> float:
-        name, plain = f"files.ms_per_round_{n}", f"growth.registered_clients_{n}"
+    def files(n: int, more: str = "") -> float:
+        name, plain = f"files.ms_per_round_{n}{more}", f"growth.registered_clients_{n}"
         return 1e3 * median(max(turn[name].mean - turn[plain].mean, 1e-9) for turn in found)
 
     first, last = (f"growth.registered_clients_{n}" for n in (numbers[0], numbers[-1]))
@@ -78,7 +81,7 @@ def figures(quick: bool) -> dict[str, float]:
     return {
         **{f"growth.registered_clients_{n}": ratio(f"growth.registered_clients_{n}", first) for n in numbers[1:]},
         "growth.eval_window": ratio("growth.eval_window", same),
-        **{f"files.ms_per_round_{n}": files(n) for n in written},
+        **{f"files.ms_per_round_{n}{more}": files(n, more) for n in written for more in ("", "_every_5")},
         "evaluation.ms_per_1000_clients": 1e6 * beyond / numbers[-1],
     }
 
@@ -97,6 +100,7 @@ def measure(trial: Trial) -> Measured:
         Config(
             clients=trial.clients, rate=SAMPLED / trial.clients, partition="iid", models=("mlp:hidden=32",),
             backend="vmap", epochs=1, batch_size=10, lr=0.05, rounds=trial.rounds, eval_every=trial.eval_every,
+            checkpoint_every=trial.checkpoint_every,
             settings={"optim.momentum": 0.0, "optim.weight_decay": 0.0, "optim.clip": 0.0},
         ),
         disturbed_digits(trial.clients),
@@ -115,7 +119,8 @@ def measure(trial: Trial) -> Measured:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             run_dir = stack.enter_context(RunDir(Path(folder) / "run"))
         run_experiment(setup, run_dir, watch)
-    later = sum(plain[trial.eval_every - 1 :]) + sum(evaluated[1:])
+    end = process_time() - last
+    later = sum(plain[trial.eval_every - 1 :]) + sum(evaluated[1:]) + end
     return Measured(
         median(plain[1:]), median(evaluated[1:] or evaluated), later / max(trial.rounds - trial.eval_every, 1)
     )

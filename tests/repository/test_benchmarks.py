@@ -22,6 +22,7 @@ OWN = {
         "growth.registered_clients_40",
         "growth.eval_window",
         "files.ms_per_round_40",
+        "files.ms_per_round_40_every_5",
         "evaluation.ms_per_1000_clients",
     },
     "method_cost": {"cost.dcpfl_8x4", "peak_mb.dcpfl_8x4"},

@@ -71,6 +71,6 @@ class RunOptions(TypedDict, total=False):
     patience: int | None
     until: float | None
     eval_every: int
-    checkpoint_every: int
+    checkpoint_every: int | None
     keep_models: bool
     track: str | Sequence[str]

@@ -336,7 +336,12 @@ class Config:
     eval_every: int = option(
         1, "rounds between evaluations; the last round is always evaluated", group=EVALUATION, least=1
     )
-    checkpoint_every: int = option(5, "rounds between checkpoints", group=EXECUTION, least=1)
+    checkpoint_every: int | None = option(
+        None,
+        "rounds between checkpoints; by default 5, but at least a second and at most a minute apart",
+        group=EXECUTION,
+        least=1,
+    )
     keep_models: bool = option(
         True,
         "keep the personal models that were measured, of the last round and of the round that validation chose",

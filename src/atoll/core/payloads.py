@@ -189,18 +189,20 @@ def pack(p: Payload) -> Packed:
     Rows of classes that the client does not have are left out.
     """
     packed = Packed({}, {})
-    markers = {f.metadata["rows"] for f in fields(p) if f.metadata.get("rows")}
-    for f in fields(p):
-        value = getattr(p, f.name)
+    kind: Any = type(p)
+    partial = {} if kind._dense else {f.name: f.metadata for f in fields(p)}  # fields that may be sent in part
+    markers = {metadata["rows"] for metadata in partial.values() if metadata.get("rows")}
+    for name in kind._kinds:
+        value = getattr(p, name)
         if isinstance(value, dict):
-            packed.tensors.update({f"{f.name}/{name}": v for name, v in value.items()})
+            packed.tensors.update({f"{name}/{inner}": v for inner, v in value.items()})
         elif isinstance(value, Tensor):
-            if f.name in markers:
-                _pack_marker(packed, f.name, value)
+            if name in markers:
+                _pack_marker(packed, name, value)
             else:
-                packed.tensors[f.name] = _pack_rows(value, p, f.metadata)
+                packed.tensors[name] = _pack_rows(value, p, partial[name]) if partial else value
         elif value is not None:
-            packed.scalars[f.name] = value
+            packed.scalars[name] = value
     return packed
 
 

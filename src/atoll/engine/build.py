@@ -27,6 +27,7 @@ from ..utils.signals import stoppable
 from .accounting import Accounting
 from .buffered import BufferedRunner
 from .cohort import Cohorts
+from .checkpoint_schedule import CheckpointSchedule
 from .compatibility import has_effect
 from .decentralised import DecentralisedRunner
 from .ending import Ending
@@ -115,7 +116,7 @@ def build_experiment(setup: Setup, run_dir: RunDir | None = None, environment: E
         federation=setup.federation.name,
         neighbours=setup.neighbours,
         # A round that is repeated after a crash spends its budget again, so every round is saved under a budget.
-        every=1 if privacy.budget else config.checkpoint_every,
+        schedule=CheckpointSchedule(1 if privacy.budget else config.checkpoint_every),
         before_save=recorder.sync,
     )
     return Experiment(

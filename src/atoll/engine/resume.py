@@ -15,6 +15,7 @@ from ..storage.checkpoint import Checkpoints, Snapshot
 from ..storage.run_dir import from_parquet, to_parquet
 from ..typing import ClientId
 from ..utils.signals import uninterrupted
+from .checkpoint_schedule import CheckpointSchedule
 from .generic_model import KeptServer, kept_round
 from .run_state import RunState, from_json
 
@@ -66,7 +67,7 @@ class Checkpointing:
         extras: further parts with a state of their own, by the names of their entries in checkpoints.
         checkpoints: writes and reads checkpoints; None for a run in memory.
         federation: name of the data of the run; a checkpoint of other data is refused.
-        every: rounds between checkpoints.
+        schedule: decides after which rounds a checkpoint is written.
         neighbours: neighbours of each client in a run without a server.
         before_save: called before a checkpoint is written, to flush the files that the checkpoint refers to.
     """
@@ -78,7 +79,7 @@ class Checkpointing:
         *,
         checkpoints: Checkpoints | None = None,
         federation: str = "",
-        every: int = 1,
+        schedule: CheckpointSchedule | None = None,
         neighbours: Neighbours | None = None,
         before_save: Callable[[], None] = lambda: None,
     ):
@@ -86,7 +87,7 @@ class Checkpointing:
         self._stores = stores
         self._checkpoints = checkpoints
         self._federation = federation
-        self._every = every
+        self._schedule = schedule or CheckpointSchedule(1)
         self._neighbours = neighbours
         self._before_save = before_save
         self._entries: dict[str, Any] = {}  # of the extras, after the last whole round
@@ -135,6 +136,7 @@ class Checkpointing:
 
     def _restore(self, checkpoints: Checkpoints, found: Snapshot) -> Progress:
         self._saved = found.round
+        self._schedule.restart(found.round)
         self._objects = found.states
         self._per_client_objects = found.per_client_states
         for i, name in found.states.items():
@@ -163,7 +165,7 @@ class Checkpointing:
             self._open = None
             self._entries = {name: extra.to_json() for name, extra in self.extras.items()}
             self._stores.commit()
-            if progress.run_state.round % self._every == 0:
+            if self._schedule.is_due(progress.run_state.round):
                 self._save(progress)
 
     def roll_back(self, progress: Progress) -> Progress:
@@ -221,6 +223,7 @@ class Checkpointing:
             )
         )
         self._saved = run_state.round
+        self._schedule.restart(run_state.round)
 
     def _encode_rows(self, run_state: RunState) -> bytes:
         """Return the table of clients as Parquet, from the last checkpoint if no evaluation came since."""

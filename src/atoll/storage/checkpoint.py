@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ class Checkpoints:
         folder.mkdir()
         for name, data in zip((*_PARTS, _MANIFEST), (*contents, manifest), strict=True):
             write(folder / name, data, os.O_EXCL)
-        sync_files([*self._objects.unsynced(), *folder.iterdir(), folder], folder)
+        sync_files(chain(self._objects.unsynced(), folder.iterdir(), [folder]), folder)
         self._objects.mark_synced()
 
     def load(self, warn: Callable[[str], None]) -> Snapshot | None:

@@ -1,6 +1,7 @@
 """Keep payloads of a run as files that are named by the SHA-256 of their bytes, so that each is stored once."""
 
 import os
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -28,12 +29,17 @@ class ObjectStore:
         name = sha256(data).hexdigest()
         if name in self._written:
             return name
-        path = self._folder / name
-        if not path.exists() or path.read_bytes() != data:
+        if not self._written:
             make_folder(self._folder)
-            # In place: no checkpoint names an object before it is whole, and an incomplete one is written again.
-            write(path, data, os.O_TRUNC)
+        # In place: no checkpoint names an object before it is whole, and an incomplete one is written again.
+        path = f"{self._folder}/{name}"
+        try:
+            write(path, data, os.O_EXCL)
             self._unsynced.add(name)
+        except FileExistsError:
+            if Path(path).read_bytes() != data:
+                write(path, data, os.O_TRUNC)
+                self._unsynced.add(name)
         self._written.add(name)
         if self._stored is not None:
             self._stored.add(name)
@@ -49,10 +55,11 @@ class ObjectStore:
         """Compare objects with their files when they are stored next: others may have changed the files."""
         self._written.clear()
 
-    def unsynced(self) -> list[Path]:
-        """Return the files, and their folder, that were written since :meth:`mark_synced`."""
-        paths = [self._folder / name for name in self._unsynced]
-        return [*paths, self._folder] if paths else []
+    def unsynced(self) -> Iterator[Path]:
+        """Yield the files, and their folder, that were written since :meth:`mark_synced`."""
+        yield from (self._folder / name for name in self._unsynced)
+        if self._unsynced:
+            yield self._folder
 
     def mark_synced(self) -> None:
         """Note that all objects are on the disk."""

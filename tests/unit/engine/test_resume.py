@@ -12,6 +12,7 @@ from atoll.clients.run_stores import RunStores
 from atoll.clients.state_store import MemoryStore
 from atoll.core.contract import Contract, Messages
 from atoll.core.payloads import Nothing, about, payload
+from atoll.engine.checkpoint_schedule import CheckpointSchedule
 from atoll.engine.resume import Checkpointing, Progress
 from atoll.engine.run_state import RunState
 from atoll.errors import AtollError
@@ -53,7 +54,7 @@ class Parts:
             {"counter": self.counter},
             checkpoints=None if folder is None else Checkpoints(folder, types),
             federation=federation,
-            every=every,
+            schedule=CheckpointSchedule(every),
             before_save=lambda: self.saves.append(self.progress.run_state.round),
         )
 
