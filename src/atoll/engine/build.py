@@ -26,8 +26,8 @@ from ..utils.runtime import kept_memory, on_device, one_thread, plain_torch, spa
 from ..utils.signals import stoppable
 from .accounting import Accounting
 from .buffered import BufferedRunner
-from .cohort import Cohorts
 from .checkpoint_schedule import CheckpointSchedule
+from .cohort import Cohorts
 from .compatibility import has_effect
 from .decentralised import DecentralisedRunner
 from .ending import Ending
