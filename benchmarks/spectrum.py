@@ -1,12 +1,12 @@
 """What SCD's spectral term costs, in one thread: beside its transforms, beside a training step, and with ``reg_every``.
 
-``spectrum.over_transforms_1e6`` is the time of a gradient of the term over that of the two transforms that it needs,
-for a network of linear layers with a million weights and a teacher whose spectrum is known; ``spectrum.over_torch_1e6``
-the same beside ``torch.fft.rfft`` and ``irfft`` of that length. ``spectrum.low_vector`` and the like are the time of
-such a gradient over that of a training step of a ResNet-18 with batches of 64: low frequencies or all of them, over the
-whole vector or layer by layer. ``spectrum.reg_every_R`` is the time of training the personal model of the million
-weights, one epoch of 32 batches of 32, over that with the term in every step; ``spectrum.reg_every_R_moves`` how far
-the weights end from those, over the way that they went.
+``spectrum.over_torch_1e6`` is the time of a gradient of the term over that of ``torch.fft.rfft`` and ``irfft``, the two
+transforms that it needs, for a network of linear layers with a million weights and a teacher whose spectrum is known;
+``spectrum.over_transforms_1e6`` the same beside Atoll's own transforms, which take a fraction of the time of torch's.
+``spectrum.low_vector`` and the like are the time of such a gradient over that of a training step of a ResNet-18 with
+batches of 64: low frequencies or all of them, over the whole vector or layer by layer. ``spectrum.reg_every_R`` is the
+time of training the personal model of the million weights, one epoch of 32 batches of 32, over that with the term in
+every step; ``spectrum.reg_every_R_moves`` how far the weights end from those, over the way that they went.
 """
 
 from typing import Any

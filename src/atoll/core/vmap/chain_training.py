@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from .batches import ClientBatches
 
 
+MOST_OUTPUTS = 2**23  # outputs of all rows of an epoch, which are kept until its end
+
+
 class _Epoch(NamedTuple):
     """The batches of an epoch, one after the other; a batch holds the rows of one client after those of another.
 
@@ -57,7 +60,8 @@ def train(
 
     Returns:
         Params, memory and steps of each client. None where training has to go through vmap: for other losses, networks
-        and optimisers, for other batches than those of whole epochs without augmentation, and out of reach of stacks.
+        and optimisers, for other batches than those of whole epochs without augmentation, for very many outputs, and out
+        of reach of stacks.
     """
     clients, chain, client = current_clients(), getattr(loss, "linear_chain", None), batches.client
     rates = optimiser.plain_rates
@@ -67,13 +71,16 @@ def train(
     y, width = client.y, params[chain[0].weight].shape[-1] if chain[0].weight in params else None
     if set(names) != params.keys() or client.x.shape[1:].numel() != width or y.ndim != 1 or y.is_floating_point():
         return None
+    classes = params[chain[-1].weight].shape[0]
+    if clients * sum(batches.sizes) * classes > MOST_OUTPUTS:
+        return None
     with outside(), torch.no_grad():
         stacks = {name: unwrap(v, clients).clone(memory_format=torch.contiguous_format) for name, v in params.items()}
         velocity = {name: unwrap(v, clients).clone() for name, v in memory.get("velocity", {}).items()}
         training = _Training(chain, stacks, velocity, rates, optimiser.clip)
         x, y, keys, n = (unwrap(v, clients) for v in (client.x, y, batches.key, client.n))
         for epoch in range(int(batches.epochs)):
-            training.run_epoch(x, _draw(keys, n, y, epoch, batches.sizes, stacks[chain[-1].weight].shape[1]))
+            training.run_epoch(x, _draw(keys, n, y, epoch, batches.sizes, classes))
         steps, losses = (torch.from_numpy(v).to(x.device) for v in (training.steps, training.losses.T.copy()))
     record_sums(wrap(losses))
     slot = {name: wrap(v) for name, v in training.velocity.items()}

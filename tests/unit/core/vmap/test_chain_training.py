@@ -138,6 +138,15 @@ def test_only_whole_epochs_of_plain_sgd_run_on_stacks(
     assert found == [is_on_stacks]
 
 
+def test_epochs_with_too_many_outputs_go_through_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_training, "MOST_OUTPUTS", CLIENTS * ROWS * CLASSES)
+    found = train(PLAIN, network(5))
+    monkeypatch.setattr(chain_training, "MOST_OUTPUTS", CLIENTS * ROWS * CLASSES - 1)
+    monkeypatch.setattr(chain_training, "_Training", None)  # an error if it is used
+
+    assert_same(train(PLAIN, network(5)), found)
+
+
 def test_one_step_has_the_numbers_worked_out_by_hand() -> None:
     """Outputs 0 and 0 for x = (1, 2) and label 0: the slope in the outputs is (-1/2, 1/2), the loss ln 2.
 
