@@ -60,8 +60,8 @@ def train(
 
     Returns:
         Params, memory and steps of each client. None where training has to go through vmap: for other losses, networks
-        and optimisers, for other batches than those of whole epochs without augmentation, for very many outputs, and out
-        of reach of stacks.
+        and optimisers, for other batches than those of whole epochs without augmentation, for very many outputs, and
+        out of reach of stacks.
     """
     clients, chain, client = current_clients(), getattr(loss, "linear_chain", None), batches.client
     rates = optimiser.plain_rates
