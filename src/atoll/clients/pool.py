@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,12 +53,13 @@ class ClientRows:
         Returns:
             ``x`` of shape ``[len(positions), rows, ...]`` and ``y`` of shape ``[len(positions), rows]``.
         """
-        starts, sizes = torch.tensor([[self._starts[at], self.size(at)] for at in positions]).T
-        offsets = torch.arange(int(sizes.max()))
+        starts = np.array([self._starts[at] for at in positions])
+        sizes = np.array([self.size(at) for at in positions])
+        offsets = np.arange(sizes.max())
         missing = offsets >= sizes[:, None]
-        rows = (starts[:, None] + offsets).masked_fill_(missing, 0)
-        x, y = (v.index_select(0, rows.flatten()).view(*rows.shape, *v.shape[1:]) for v in self.all)
-        x[missing], y[missing] = 0, 0
+        device, numbers = self.all.y.device, np.where(missing, 0, starts[:, None] + offsets)
+        rows, padding = (torch.from_numpy(v).to(device) for v in (numbers.ravel(), np.flatnonzero(missing)))
+        x, y = (v.index_select(0, rows).index_fill_(0, padding, 0).unflatten(0, missing.shape) for v in self.all)
         return LabelledRows(x, y)
 
     def stack_groups(self, groups: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

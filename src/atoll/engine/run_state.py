@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -109,8 +109,10 @@ class RunState:
         """
         for table in self._client_tables():
             table.begin()
-        made: RunState = _copied(self)
-        return made
+        entries = {name: copy(value) for name, value in vars(self).items() if type(value) in (list, dict)}
+        totals = replace(self.totals, dropped=dict(self.totals.dropped))
+        clocks = {name: copy(clock) for name, clock in self.clocks.items()}
+        return replace(self, **entries | {"totals": totals, "clocks": clocks})
 
     def undo_round(self) -> None:
         """Undo the changes of client tables since :meth:`begin_round` returned this state."""
@@ -170,20 +172,6 @@ def _rejected(rejection: Rejection) -> RejectedUpload:
 
 def _missed(dropped: Dropped) -> MissedAnswer:
     return {"client": dropped.client, "round": dropped.round, "why": dropped.why}
-
-
-def _copied(value: Any) -> Any:
-    """Copy a record field by field, down to the records in it; entries of containers never change and are shared."""
-    if isinstance(value, ScoreTable | UndoDict):
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        made = copy(value)
-        held = {name: v for name, v in vars(value).items() if isinstance(v, dict | list) or is_dataclass(v)}
-        vars(made).update({name: _copied(v) for name, v in held.items()})
-        return made
-    if isinstance(value, dict):
-        return {name: _copied(entry) if is_dataclass(entry) else entry for name, entry in value.items()}
-    return copy(value)
 
 
 def from_json(done: int, stored: Mapping[str, Any], scores: Mapping[str, Columns], rows: pa.Table) -> RunState:
