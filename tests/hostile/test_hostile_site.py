@@ -103,6 +103,42 @@ def test_digest_that_is_none_makes_the_site_absent(digest: Any, tmp_path: Path) 
     assert result.summary["digest"] == absent("fedavg").summary["digest"]
 
 
+NO_UPLOAD = {
+    "without a record": b"",
+    "that is no frame": b"no frame",
+    "of another kind": pack(Frame("card", {})),
+    "without a head": pack(Frame("upload", {})),
+}
+
+
+@pytest.mark.parametrize("kind", NO_UPLOAD)
+@pytest.mark.parametrize("method", [("fedavg", {}), ("ditto", {"wait_free": True})], ids=lambda method: method[0])
+def test_reply_without_an_upload_makes_the_site_absent(
+    method: tuple[str, dict[str, Any]], kind: str, tmp_path: Path
+) -> None:
+    """The site does not work, and knows no result if the server asks for one after the upload."""
+    name, options = method
+    sites = federation(tmp_path, name, **options)
+    line = sites.line()
+    answer = line.sites["1"]
+    line.sites["1"] = lambda data: NO_UPLOAD[kind] if unpack(data).kind == "exchange" else answer(data)
+
+    result = sites.run(line, min_clients=1)
+
+    assert result.summary["digest"] == absent(name, **options).summary["digest"]
+
+
+def test_upload_without_a_state_makes_the_site_absent_if_it_does_not_train_any_more(tmp_path: Path) -> None:
+    def without_state(reply: Frame) -> Frame:
+        return reply._replace(head={name: v for name, v in reply.head.items() if name != "state"})
+
+    sites = federation(tmp_path)
+
+    result = sites.run(hostile(sites, without_state), min_clients=1)
+
+    assert result.summary["digest"] == absent("fedavg").summary["digest"]
+
+
 def test_impossible_scores_after_personal_training_keep_the_last_good_state(tmp_path: Path) -> None:
     sites = federation(tmp_path, "ditto", wait_free=True)
 
@@ -112,9 +148,9 @@ def test_impossible_scores_after_personal_training_keep_the_last_good_state(tmp_
     assert result.summary["personal"]["final"] <= 1
 
 
-def absent(method: str) -> Any:
+def absent(method: str, **changes: Any) -> Any:
     """The same run in which client 1 never answers."""
-    return small_runs.run(method, **SMALL, strikes=0, drop="client:1")
+    return small_runs.run(method, **SMALL, strikes=0, drop="client:1", **changes)
 
 
 @pytest.mark.parametrize("content", [{}, {"other": 1}, None, {flower.RECORD: {}}, {flower.RECORD: {flower.RECORD: 5}}])
