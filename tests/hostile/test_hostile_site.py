@@ -8,6 +8,9 @@ import pytest
 from support import small_runs
 from support.local_sites import SMALL, Sites
 
+from atoll.core.problems import Classes
+from atoll.deploy.server.handshake import read_description
+from atoll.deploy.server.reply_checks import BadReply, read_score
 from atoll.deploy.transport import flower
 from atoll.deploy.transport.protocol import Frame, pack, unpack
 from atoll.errors import AtollError
@@ -64,6 +67,35 @@ def test_impossible_dtype_on_a_card_gets_a_sentence(dtype: str, tmp_path: Path) 
         sites.run(hostile(sites, with_head("card", dtype=dtype)))
 
 
+IMPOSSIBLE: dict[str, list[Any]] = {
+    "kind": ["sound", 3],
+    "site": [3],
+    "version": [3],
+    "model": [3],
+    "labels": [3],
+    "task": ["tokens", 3],
+    "shape": [[0], [2**16], [True], 3],
+    "classes": [0, 2**16, "3", True],
+    "rows": [[9, 9], [0, 9, 9], [9, -1, 9], [9, 9, 2**60], [True, 9, 9]],
+    "gaps": [1],
+    "open_classes": [1],
+    "has": [[3], 3],
+    "target_bounds": [[[0, 1]], [[1, 0]] * 10, 3],
+    "columns": [3, [{}]],
+    "unknown": [3],
+}
+
+
+@pytest.mark.parametrize(("entry", "value"), [(entry, value) for entry in IMPOSSIBLE for value in IMPOSSIBLE[entry]])
+def test_impossible_entry_of_a_card_gets_a_sentence(entry: str, value: Any, tmp_path: Path) -> None:
+    sites = federation(tmp_path)
+    card = sites.site("1").card(sites.setup.config)
+    read_description("1", card)
+
+    with pytest.raises(AtollError, match="Site '1' sent a description with impossible values"):
+        read_description("1", card | {entry: value})
+
+
 SCORES: dict[str, Any] = {
     "of 400 digits": {"accuracy": 10**400},
     "of 1e308": {"accuracy": 1e308},
@@ -92,6 +124,13 @@ def test_impossible_loss_which_is_no_share_makes_the_site_absent(loss: float, tm
     result = sites.run(hostile(sites, with_head("upload", after={"accuracy": 0.5, "loss": loss})), min_clients=1)
 
     assert result.summary["digest"] == absent("fedavg").summary["digest"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e13, True, "1", [1]])
+def test_number_that_no_score_has_is_refused(value: object) -> None:
+    """Python's JSON reads NaN and Infinity, which no frame of Atoll holds."""
+    with pytest.raises(BadReply):
+        read_score({"loss": value}, 30, Classes(3))
 
 
 @pytest.mark.parametrize("digest", ["", "x" * 64, "a" * 900_000, "\ud800" * 64, 7, None, ["a"]])

@@ -9,6 +9,7 @@ import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial, wraps
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -22,6 +23,7 @@ from support import small_runs
 from support.local_sites import SMALL, Sites, Wire
 
 from atoll.config import Config
+from atoll.deploy.export_sites import export_sites
 from atoll.deploy.server.job import DeploymentJob, read_job
 from atoll.deploy.site.config import read_rows, read_site
 from atoll.deploy.site.exchange_store import ExchangeStore, StateRef
@@ -112,6 +114,15 @@ def test_exchange_store_keeps_needed_states_and_detects_changes(tmp_path: Path) 
     assert not exchanges.find(tags[0]).answered
 
 
+@pytest.mark.parametrize("content", ["{}", '{"after": 1}', "[]", "no JSON"])
+def test_mark_without_checksums_is_not_taken_for_an_answer(content: str, tmp_path: Path) -> None:
+    entry = ExchangeStore(tmp_path, "ab" * 8).entry(0, 0, "0" * 64)
+    entry.folder.mkdir(parents=True)
+    (entry.folder / "answered.json").write_text(content)
+
+    assert entry.answered is False
+
+
 # -- rows and settings ------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +173,12 @@ def test_exported_rows_are_read_back_unchanged(tmp_path: Path) -> None:
         ({"name": "../x", "data": "a"}, "letters, digits"),
         ({"name": "a"}, "needs an entry 'data'"),
         ({"name": "a", "data": "b", "modle": "c"}, "modle"),
-        ({"name": "a", "data": "b", "methods": "mine.py"}, "list of Python files"),
+        *(
+            ({"name": "a", "data": "b", "methods": methods}, "list of Python files")
+            for methods in ("mine.py", {"mine.py": 1}, ["mine.py", 3], ["mine"], 3)
+        ),
+        ({"name": "a", "data": 3}, "needs an entry 'data'"),
+        ({"name": "a", "data": ""}, "needs an entry 'data'"),
     ],
 )
 def test_wrong_site_yaml_error_names_the_entry(values: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -179,11 +195,48 @@ def test_missing_data_of_a_site_is_an_error(tmp_path: Path) -> None:
 # -- jobs and apps ----------------------------------------------------------------------------------------------------
 
 
+def test_damaged_columns_of_exported_rows_are_an_error(tmp_path: Path) -> None:
+    setup = small_runs.setup("fedavg", clients=2, rows=60)
+    (path, _) = export_sites(setup.federation, tmp_path)
+    np.savez(path, **dict(np.load(path)) | {"columns": np.array("no JSON")})
+
+    with pytest.raises(AtollError, match="'columns' is damaged"):
+        read_rows(str(path))
+
+
+def test_split_that_the_rows_of_a_site_do_not_have_is_an_error(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=np.zeros((40, 3), "float32"), y=np.arange(40) % 2)
+    rows = read_rows(str(tmp_path / "rows.npz"))
+
+    with pytest.raises(AtollError, match="has no official test part"):
+        rows.divided("north", Config(split="official"))
+    with pytest.raises(AtollError, match="split"):
+        rows.divided("north", Config(split="other"))
+
+
+@pytest.mark.parametrize("client", ["../x", "a b"])
+def test_clients_whose_names_are_no_names_of_sites_are_not_cut(client: str, tmp_path: Path) -> None:
+    federation = replace(small_runs.setup("fedavg", clients=2, rows=60).federation, clients=("0", client))
+
+    with pytest.raises(AtollError, match="cannot be a site"):
+        export_sites(federation, tmp_path / "cut")
+    assert not (tmp_path / "cut").exists()
+
+
+def test_rows_whose_labels_no_site_may_have_are_not_cut(tmp_path: Path, refused: Any) -> None:
+    (tmp_path / "rows.txt").write_text("abcabc" * 400)
+
+    words = ("data", "cut", tmp_path / "rows.txt", tmp_path / "cut", "--clients", 2, "--partition", "iid")
+
+    assert "Use a simulation" in refused(*words)
+
+
 def test_wrong_job_file_error_names_the_entry(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     for values, message in (
         ({"run_dir": "r", "config": {}, "sites": {}}, "needs sites"),
         ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "min_clients": 2}, "--min-clients must be from 1 to 1"),
+        ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "min_clients": 0}, "--min-clients must be from 1 to 1"),
         ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "round_timeout": 0}, "--round-timeout"),
         ({"run_dir": "r", "sites": {"a": "key"}}, "is no job"),
         ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "rouns": 2}, "rouns"),
