@@ -184,6 +184,30 @@ def test_malformed_announcement_is_refused(change: dict[str, Any], tmp_path: Pat
     assert victim.ask(Frame("begin", victim.first("begin").head | change)).code == "request"
 
 
+def test_method_file_that_is_no_method_file_of_the_site_is_not_imported(
+    tmp_path: Path, evil: str, marker: Path
+) -> None:
+    victim = Victim(tmp_path)
+    victim.sites.write("0", allow={"code": [evil]})
+    victim.restart()
+
+    assert victim.begin(method=evil).code == "method"
+    assert not marker.exists()
+
+
+def test_setting_that_the_method_does_not_have_is_refused(tmp_path: Path) -> None:
+    assert Victim(tmp_path).begin(settings={"nonsense": 1}).code == "method"
+
+
+@pytest.mark.parametrize("kind", ["hello", "statistics", "begin"])
+@pytest.mark.parametrize("change", [{"version": "0.0"}, {"protocol": 0}])
+def test_every_first_request_of_another_version_is_refused(kind: str, change: dict[str, Any], tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    head = victim.first("hello" if kind == "statistics" else kind).head
+
+    assert victim.ask(Frame(kind, head | change)).code == "version"
+
+
 # -- rules of the site ------------------------------------------------------------------------------------------------
 
 

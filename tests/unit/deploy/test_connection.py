@@ -90,13 +90,15 @@ def test_both_ways_to_start_a_connection_check_the_installed_flower_first(
         run_connection(nowhere, None, None, False, print)
 
 
-def test_connection_whose_key_others_can_read_does_not_start(tmp_path: Path) -> None:
+def test_site_whose_key_others_can_read_does_not_start(tmp_path: Path) -> None:
     home = FederationDir(tmp_path / "federation")
     home.create(["north"], ["localhost"], 8443, 30)
     (home.site("north") / "site.key").chmod(0o644)
 
     with pytest.raises(AtollError, match="Other accounts can read"):
         run_connection(home.site("north"), None, None, False, print)
+    with pytest.raises(AtollError, match="Other accounts can read"):
+        take_part(home.site("north"), Given(), False, None, print)
 
 
 def test_run_that_ends_meanwhile_ends_no_connection() -> None:

@@ -1,5 +1,6 @@
 """Sites by themselves: their frames, their files, their rows, and their worker as a process."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -7,6 +8,8 @@ import signal
 import socket
 import stat
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,12 +26,17 @@ from support import small_runs
 from support.local_sites import SMALL, Sites, Wire
 
 from atoll.config import Config
+from atoll.data.tables.preparation import Preparation
 from atoll.deploy.export_sites import export_sites
+from atoll.deploy.federation_dir import FederationDir
 from atoll.deploy.server.job import DeploymentJob, read_job
+from atoll.deploy.site import worker
 from atoll.deploy.site.config import read_rows, read_site
 from atoll.deploy.site.exchange_store import ExchangeStore, StateRef
 from atoll.deploy.site.participation import Participation
 from atoll.deploy.site.worker import local, serve
+from atoll.deploy.site_folder import SiteFolder
+from atoll.deploy.table_agreement import MOST_COLUMNS, columns_from_json, prepare_public
 from atoll.deploy.transport import flower, protocol
 from atoll.deploy.transport.protocol import Frame, ProtocolError, call, pack, unpack
 from atoll.errors import AtollError
@@ -84,6 +92,43 @@ def test_malformed_requests_get_an_error_code(kind: str, head: dict[str, Any], t
 def test_unknown_error_code_becomes_failed() -> None:
     assert Frame("error", {"code": "rm -rf"}).code == "failed"
     assert Frame("error", {}).code == "failed"
+
+
+def test_frame_beyond_the_limits_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MOST_BODY", 10)
+
+    assert unpack(pack(Frame("x", {}, bytes(10)))).body == bytes(10)
+    for frame in (Frame("x", {}, bytes(11)), Frame("x", {"a": "b" * 2**20})):
+        with pytest.raises(ProtocolError, match="too large to be sent"):
+            pack(frame)
+
+
+@pytest.mark.parametrize(
+    "prefix", [struct.pack(">4sIQ", b"ATL1", 2**20 + 1, 0), struct.pack(">4sIQ", b"ATL1", 2, 2**33)]
+)
+def test_frame_that_claims_too_much_is_refused_before_the_rest_is_read(prefix: bytes) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.settimeout(10)
+        there.sendall(prefix)
+
+        with pytest.raises(ProtocolError, match="too large"):
+            protocol.receive(here)
+
+
+def test_frame_that_breaks_off_is_refused() -> None:
+    here, there = socket.socketpair()
+    with here:
+        there.sendall(pack(Frame("x", {}, b"body"))[:-1])
+        there.close()
+
+        with pytest.raises(ProtocolError, match="in the middle of a frame"):
+            protocol.receive(here)
+
+
+def test_text_that_is_no_public_key_is_an_error() -> None:
+    with pytest.raises(AtollError, match="not a public key"):
+        flower.normal_key("ssh-nonsense AAAA")
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -395,6 +440,79 @@ def test_upload_is_sent_before_personal_training(workers: tuple[Sites, Start], m
     reply = unpack(call(site.socket, pack(exchange)))
     assert (reply.kind, len(reply.body) > 0, "state" in reply.head) == ("upload", True, False)
     assert unpack(call(site.socket, pack(Frame("name", {})), timeouts=0.2)).code == "worker"  # it is busy
+
+
+def test_worker_cannot_listen_at_a_path_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(AtollError, match="shorter path"):
+        worker._listener(tmp_path / ("x" * 120), 0o600)
+
+
+def test_second_worker_of_a_site_is_refused(tmp_path: Path) -> None:
+    sites = Sites(tmp_path, small_runs.setup("fedavg", **SMALL))
+    folder = tmp_path / "0"
+    (folder / "state").mkdir(exist_ok=True)
+    assert sites.site("0").name == "0"
+    with (folder / "state" / "worker.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "atoll.deploy.site.worker", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert (done.returncode, done.stderr.count("is running already")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("site.yaml", "name: [", "not readable YAML"),
+        ("site.yaml", "[]", "must have an entry 'name'"),
+        ("site.yaml", "name: 3", "must have an entry 'name'"),
+        ("gate.yaml", "name: north", "must have an entry 'server'"),
+    ],
+)
+def test_damaged_file_of_a_site_is_named(file: str, content: str, message: str, tmp_path: Path) -> None:
+    site = SiteFolder(tmp_path)
+    (tmp_path / file).write_text(content)
+
+    with pytest.raises(AtollError, match=message):
+        site.name() if file == "site.yaml" else site.server()
+
+
+@pytest.mark.parametrize("missing", ["site.key", "gate.yaml", "ca.crt"])
+def test_folder_without_a_file_of_the_connection_is_refused(missing: str, tmp_path: Path) -> None:
+    home = FederationDir(tmp_path / "federation")
+    home.create(["north"], ["localhost"], 8443, 30)
+    (home.site("north") / missing).unlink()
+    site = SiteFolder(home.site("north"))
+
+    for check in (site.check, lambda: site.check_connection(insecure=False)):
+        with pytest.raises(AtollError, match=rf"folder lacks {missing}"):
+            check()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        3,
+        [["age", "number", None, None]] * (MOST_COLUMNS + 1),
+        [[3, "number", None, None]],
+        [["age", "nonsense", None, None]],
+        [["age", "number", ["a"], None]],
+        [["age", "category", [3], None]],
+        [["age", "number", None, [2, 1]]],
+        [["age"]],
+    ],
+)
+def test_columns_that_cannot_be_are_refused(columns: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        columns_from_json(columns)
+
+
+def test_public_rows_without_columns_cannot_be_prepared_like_a_table() -> None:
+    rows = np.zeros((3, 2), "float32")
+
+    assert prepare_public(rows, (), None) is rows
+    with pytest.raises(AtollError, match="no named columns"):
+        prepare_public(rows, (), Preparation(()))
 
 
 def test_data_cut_writes_a_file_for_each_client(atoll: Any, tmp_path: Path) -> None:
