@@ -165,16 +165,18 @@ def boundaries_table() -> str:
 
 
 def sites_table() -> str:
-    """Return what the last run of ``python -m benchmarks.sites`` measured: rounds between sites, and idle processes."""
+    """Return what ``python -m benchmarks.sites`` measured: rounds between sites, and idle processes."""
     found = json.loads((FOLDER / "measured" / "sites.json").read_text())
-    where = f"{found['processor']}, {found['cores']} cores; load average of the minute before: {found['load']}"
+    dates = sorted({entry["date"] for entry in found["rounds"] + found["idle"]})
+    load = max(entry["load"] for entry in found["rounds"])
+    where = f"{found['processor']}, {found['cores']} cores; load average of the minute before: at most {load}"
     rounds = (_sites_row(entry) for entry in found["rounds"])
     idle = [
         [str(e["sites"]), f"{e['server_percent']:.2f} %", f"{e['site_percent']:.2f} %", f"{e['connection_mb']:.0f} MB"]
         for e in found["idle"]
     ]
     return "\n\n".join([
-        f"Measured on {found['date']} with Atoll {found['atoll']}: {where}.",
+        f"Measured on {' and '.join(dates)} with Atoll {found['atoll']}: {where}.",
         table(("sites", "payload", "seconds of a round", "pull", "worker", "push", "server and waiting"), rounds),
         table(("idle sites", "server, of a core", "a site, of a core", "memory of a connection"), idle),
     ])  # fmt: skip

@@ -22,6 +22,7 @@ from atoll.deploy.site.worker import RequestHandler, local
 from atoll.deploy.transport.protocol import Frame, pack, unpack
 from atoll.methods._factory import make
 from atoll.methods.fedavg import Global
+from atoll.privacy.site_budget import BudgetRule, SiteBudget
 
 Site = Callable[[Frame], Frame]
 
@@ -164,6 +165,47 @@ def test_code_that_the_site_lists_word_for_word_is_admitted(tmp_path: Path) -> N
         sites.write(name, allow={"code": [str(source)], "scores": "exact"})
 
     assert sites.run().summary["status"] == "finished"
+
+
+@pytest.mark.parametrize("config", [None, [], "fedavg", 3])
+@pytest.mark.parametrize("kind", ["hello", "begin"])
+def test_configuration_that_is_no_table_is_refused(kind: str, config: object, tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+
+    assert victim.ask(Frame(kind, victim.first(kind).head | {"config": config})).code == "rules"
+
+
+@pytest.mark.parametrize(
+    "change", [{"models": None}, {"models": {"1": "mlp"}}, {"models": 3}, {"expect": 3}, {"tables": 3}, {"tables": {}}]
+)
+def test_malformed_announcement_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+
+    assert victim.ask(Frame("begin", victim.first("begin").head | change)).code == "request"
+
+
+def test_method_file_that_is_no_method_file_of_the_site_is_not_imported(
+    tmp_path: Path, evil: str, marker: Path
+) -> None:
+    victim = Victim(tmp_path)
+    victim.sites.write("0", allow={"code": [evil]})
+    victim.restart()
+
+    assert victim.begin(method=evil).code == "method"
+    assert not marker.exists()
+
+
+def test_setting_that_the_method_does_not_have_is_refused(tmp_path: Path) -> None:
+    assert Victim(tmp_path).begin(settings={"nonsense": 1}).code == "method"
+
+
+@pytest.mark.parametrize("kind", ["hello", "statistics", "begin"])
+@pytest.mark.parametrize("change", [{"version": "0.0"}, {"protocol": 0}])
+def test_every_first_request_of_another_version_is_refused(kind: str, change: dict[str, Any], tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    head = victim.first("hello" if kind == "statistics" else kind).head
+
+    assert victim.ask(Frame(kind, head | change)).code == "version"
 
 
 # -- rules of the site ------------------------------------------------------------------------------------------------
@@ -343,6 +385,17 @@ def test_limit_of_the_site_holds_for_runs_that_go_on_at_the_same_time(tmp_path: 
     assert codes == ["upload", "rules", "upload", "rules"]
 
 
+def test_budget_that_is_spent_beside_a_run_ends_it(tmp_path: Path) -> None:
+    """Statistics of columns and other runs spend the same budget while a run goes on."""
+    victim = limited(tmp_path, epsilon=3.3, dp="2")
+    assert victim.begin().kind == "ready"
+    SiteBudget(BudgetRule(3.3, 1e-5, "year"), victim.folder / "state").write("another", 1.0)
+
+    reply = victim.ask(victim.first("exchange"))
+
+    assert reply.code == "budget"
+
+
 @pytest.mark.parametrize("kind", ["hello", "begin"])
 def test_run_without_noise_is_refused_by_a_site_with_a_limit(kind: str, tmp_path: Path) -> None:
     victim = limited(tmp_path, epsilon=100)
@@ -366,6 +419,22 @@ def test_exchange_outside_of_the_run_is_refused(change: dict[str, int], code: st
     frame = victim.first("exchange")
 
     assert victim.ask(Frame("exchange", frame.head | change, frame.body)).code == code
+
+
+def test_message_with_another_digest_than_its_own_is_refused(tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    victim.begin()
+    frame = victim.first("exchange")
+
+    assert victim.ask(Frame("exchange", frame.head | {"download": "0" * 64}, frame.body)).code == "request"
+
+
+@pytest.mark.parametrize("change", [{"base": 3}, {"base": [1]}, {"models": 3}, {"models": {"best": 3, "last": 3}}])
+def test_malformed_end_of_a_run_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    victim.begin()
+
+    assert victim.ask(Frame("end", victim.first("end").head | {"base": None, "models": {}} | change)).code == "request"
 
 
 def other_model(frame: Frame, value: float) -> Frame:

@@ -8,6 +8,9 @@ import pytest
 from support import small_runs
 from support.local_sites import SMALL, Sites
 
+from atoll.core.problems import Classes
+from atoll.deploy.server.handshake import read_description
+from atoll.deploy.server.reply_checks import BadReply, read_score
 from atoll.deploy.transport import flower
 from atoll.deploy.transport.protocol import Frame, pack, unpack
 from atoll.errors import AtollError
@@ -64,6 +67,35 @@ def test_impossible_dtype_on_a_card_gets_a_sentence(dtype: str, tmp_path: Path) 
         sites.run(hostile(sites, with_head("card", dtype=dtype)))
 
 
+IMPOSSIBLE: dict[str, list[Any]] = {
+    "kind": ["sound", 3],
+    "site": [3],
+    "version": [3],
+    "model": [3],
+    "labels": [3],
+    "task": ["tokens", 3],
+    "shape": [[0], [2**16], [True], 3],
+    "classes": [0, 2**16, "3", True],
+    "rows": [[9, 9], [0, 9, 9], [9, -1, 9], [9, 9, 2**60], [True, 9, 9]],
+    "gaps": [1],
+    "open_classes": [1],
+    "has": [[3], 3],
+    "target_bounds": [[[0, 1]], [[1, 0]] * 10, 3],
+    "columns": [3, [{}]],
+    "unknown": [3],
+}
+
+
+@pytest.mark.parametrize(("entry", "value"), [(entry, value) for entry in IMPOSSIBLE for value in IMPOSSIBLE[entry]])
+def test_impossible_entry_of_a_card_gets_a_sentence(entry: str, value: Any, tmp_path: Path) -> None:
+    sites = federation(tmp_path)
+    card = sites.site("1").card(sites.setup.config)
+    read_description("1", card)
+
+    with pytest.raises(AtollError, match="Site '1' sent a description with impossible values"):
+        read_description("1", card | {entry: value})
+
+
 SCORES: dict[str, Any] = {
     "of 400 digits": {"accuracy": 10**400},
     "of 1e308": {"accuracy": 1e308},
@@ -94,11 +126,54 @@ def test_impossible_loss_which_is_no_share_makes_the_site_absent(loss: float, tm
     assert result.summary["digest"] == absent("fedavg").summary["digest"]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e13, True, "1", [1]])
+def test_number_that_no_score_has_is_refused(value: object) -> None:
+    """Python's JSON reads NaN and Infinity, which no frame of Atoll holds."""
+    with pytest.raises(BadReply):
+        read_score({"loss": value}, 30, Classes(3))
+
+
 @pytest.mark.parametrize("digest", ["", "x" * 64, "a" * 900_000, "\ud800" * 64, 7, None, ["a"]])
 def test_digest_that_is_none_makes_the_site_absent(digest: Any, tmp_path: Path) -> None:
     sites = federation(tmp_path)
 
     result = sites.run(hostile(sites, with_head("upload", state=digest)), min_clients=1)
+
+    assert result.summary["digest"] == absent("fedavg").summary["digest"]
+
+
+NO_UPLOAD = {
+    "without a record": b"",
+    "that is no frame": b"no frame",
+    "of another kind": pack(Frame("card", {})),
+    "without a head": pack(Frame("upload", {})),
+}
+
+
+@pytest.mark.parametrize("kind", NO_UPLOAD)
+@pytest.mark.parametrize("method", [("fedavg", {}), ("ditto", {"wait_free": True})], ids=lambda method: method[0])
+def test_reply_without_an_upload_makes_the_site_absent(
+    method: tuple[str, dict[str, Any]], kind: str, tmp_path: Path
+) -> None:
+    """The site does not work, and knows no result if the server asks for one after the upload."""
+    name, options = method
+    sites = federation(tmp_path, name, **options)
+    line = sites.line()
+    answer = line.sites["1"]
+    line.sites["1"] = lambda data: NO_UPLOAD[kind] if unpack(data).kind == "exchange" else answer(data)
+
+    result = sites.run(line, min_clients=1)
+
+    assert result.summary["digest"] == absent(name, **options).summary["digest"]
+
+
+def test_upload_without_a_state_makes_the_site_absent_if_it_does_not_train_any_more(tmp_path: Path) -> None:
+    def without_state(reply: Frame) -> Frame:
+        return reply._replace(head={name: v for name, v in reply.head.items() if name != "state"})
+
+    sites = federation(tmp_path)
+
+    result = sites.run(hostile(sites, without_state), min_clients=1)
 
     assert result.summary["digest"] == absent("fedavg").summary["digest"]
 
@@ -112,9 +187,9 @@ def test_impossible_scores_after_personal_training_keep_the_last_good_state(tmp_
     assert result.summary["personal"]["final"] <= 1
 
 
-def absent(method: str) -> Any:
+def absent(method: str, **changes: Any) -> Any:
     """The same run in which client 1 never answers."""
-    return small_runs.run(method, **SMALL, strikes=0, drop="client:1")
+    return small_runs.run(method, **SMALL, strikes=0, drop="client:1", **changes)
 
 
 @pytest.mark.parametrize("content", [{}, {"other": 1}, None, {flower.RECORD: {}}, {flower.RECORD: {flower.RECORD: 5}}])

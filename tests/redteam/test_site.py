@@ -73,6 +73,8 @@ def test_site_cannot_send_messages_for_others(
     from flwr.proto import fleet_pb2, message_pb2, node_pb2
 
     known = nodes(fed)
+    log = SiteFolder(fed.home.site("north")).logs / "connection.log"
+    before = log.read_text()
     source, target = (1, known["north"]) if attack == "order" else (known["north"], 1)
     metadata = message_pb2.Metadata(
         run_id=1, message_id="x", src_node_id=source, dst_node_id=target, reply_to_message_id=reply_to,
@@ -87,6 +89,7 @@ def test_site_cannot_send_messages_for_others(
 
     findings.note(attack, str(got))
     assert got == 403
+    assert log.read_text() == before
 
 
 def test_site_cannot_fetch_apps_or_register_nodes(fed: Deployed, signed: Any, findings: Findings) -> None:

@@ -223,17 +223,42 @@ def test_performance_page_shows_all_peers_that_were_measured() -> None:
     assert all(f"| {name} |" in shown[0] for rows in found.values() for name in rows)
 
 
-def test_measurements_between_sites_that_are_not_taken_anew_are_kept_under_the_same_conditions(tmp_path: Path) -> None:
+def test_measurements_between_sites_replace_their_cell_alone(tmp_path: Path) -> None:
     out = tmp_path / "sites.json"
     small, large = {"sites": 3, "payload_mb": 0.01}, {"sites": 3, "payload_mb": 100.0}
-    earlier = {"load": 0.5, "idle": [{"sites": 3}, {"sites": 30}], "rounds": [small, large]}
-    out.write_text(json.dumps(page.conditions() | earlier))
 
-    kept = sites._begun(out, [], [])
-    some = sites._begun(out, [(3, 100.0)], [30])
-    out.write_text(json.dumps(page.conditions() | earlier | {"torch": "another one"}))
-    other = sites._begun(out, [], [])
+    for entry in (large, small, large | {"seconds": [1.0]}):
+        sites._store(out, "rounds", entry, sites._pair)
 
-    assert {name: kept[name] for name in earlier} == earlier
-    assert (some["idle"], some["rounds"]) == ([{"sites": 3}], [small])
-    assert (other["idle"], other["rounds"]) == ([], [])
+    assert sites._kept(out)["rounds"] == [small, large | {"seconds": [1.0]}]
+
+
+def test_measurements_between_sites_of_another_day_are_kept_and_of_other_versions_are_not(tmp_path: Path) -> None:
+    out = tmp_path / "sites.json"
+    entries = {"idle": [{"sites": 3, "date": "2026-01-01"}], "rounds": []}
+
+    out.write_text(json.dumps(page.conditions() | {"date": "another one"} | entries))
+    kept = sites._kept(out)
+    out.write_text(json.dumps(page.conditions() | {"torch": "another one"} | entries))
+    other = sites._kept(out)
+
+    assert kept["idle"] == entries["idle"]
+    assert other["idle"] == []
+
+
+def test_missing_measurements_between_sites_are_taken_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, asked = tmp_path / "sites.json", []
+    for entry in ({"sites": 3, "seconds": [1.0]}, {"sites": 10, "left_out": "it took longer than --minutes"}):
+        sites._store(out, "rounds", entry | {"payload_mb": 1.0}, sites._pair)
+
+    def attempt(number: int, payload: float, rounds: int, end: float) -> dict[str, Any]:
+        asked.append((number, payload))
+        return {"sites": number, "payload_mb": payload, "seconds": [1.0]}
+
+    monkeypatch.setattr(sites, "attempt", attempt)
+    sites.main(["--missing", "--idle", "0", "--sites", "3,10,30", "--payloads", "1", "--out", str(out)])
+
+    assert asked == [(10, 1.0), (30, 1.0)]
+    assert [entry["seconds"] for entry in sites._kept(out)["rounds"]] == [[1.0]] * 3

@@ -149,8 +149,7 @@ class FederationDir:
             )
         if self.path.exists() and any(self.path.iterdir()):
             raise AtollError(f"{str(self.path)!r} is not empty, and a federation needs a folder of its own.")
-        if sites:
-            check_names(sites)
+        check_names(sites)
         _check_days(days)
         for folder in (self.path, self.ca.parent, self.cert.parent, self.path / "sites", self.state, self.logs):
             private_folder(folder)
@@ -166,6 +165,8 @@ class FederationDir:
 
     def add(self, name: str, days: int) -> FederationFile:
         """Add a site, with a key made here that is valid for ``days`` days."""
+        check_names([name])
+        _check_days(days)
         federation = self.read()
         if name in federation.sites:
             raise _taken(self.path, name)
@@ -187,12 +188,14 @@ class FederationDir:
 
     def reissue_site(self, name: str, days: int) -> FederationFile:
         """Replace the key of a site; the old one is no longer accepted."""
+        _check_days(days)
         federation = self.read()
         federation.site(name)
         return self._keep(self._admit(federation, name, days))
 
     def reissue_server(self, days: int, names: Sequence[str] = ()) -> FederationFile:
         """Replace the server's certificate, with other host names if they are given."""
+        _check_days(days)
         federation = self.read()
         if names:
             federation = replace(federation, names=tuple(names))
@@ -212,15 +215,12 @@ class FederationDir:
         return federation
 
     def _certify(self, federation: FederationFile, days: int) -> None:
-        _check_days(days)
         names = list(dict.fromkeys((*federation.names, *LOOPBACK)))
         made = pki.make_server(self.authority(), names, days)
         write_private(self.key, made.private)
         write_private(self.cert, made.public)
 
     def _admit(self, federation: FederationFile, name: str, days: int) -> FederationFile:
-        check_names([name])
-        _check_days(days)
         folder, pair = self.site(name), pki.make_site()
         private_folder(folder)
         write_private(folder / "site.key", pair.private)
@@ -233,8 +233,6 @@ class FederationDir:
 
 def check_names(names: Sequence[str]) -> None:
     """Raise AtollError unless the names are valid names of sites, and all different."""
-    if not names:
-        raise AtollError("A federation needs sites: --sites north,south,west")
     for name in names:
         if not NAME.fullmatch(name):
             raise AtollError(f"{name!r} cannot be the name of a site: letters, digits, - and _, at most 63 of them.")

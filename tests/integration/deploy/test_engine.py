@@ -491,6 +491,7 @@ def test_what_only_a_simulation_can_do_is_refused(tmp_path: Path) -> None:
         ({"drop": "0.5"}, "--drop is for"),
         ({"schedule": "buffered:2"}, "--schedule buffered:2 is for simulations"),
         ({"topology": "ring"}, "a deployed federation is a star"),
+        ({"until_download": True, "clock": "compute:10"}, "--until-download is for simulations"),
     ):
         with pytest.raises(AtollError, match=message):
             sites.run(config=changes)

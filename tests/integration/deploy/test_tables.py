@@ -21,6 +21,7 @@ from atoll.deploy.server.run import run_deployment
 from atoll.deploy.site.config import read_site
 from atoll.deploy.site.models import open_site
 from atoll.deploy.site.worker import local
+from atoll.deploy.transport.protocol import Frame, pack, unpack
 from atoll.engine.build import run_experiment
 from atoll.engine.result import Result
 from atoll.engine.setup import build_setup
@@ -189,6 +190,41 @@ def test_impossible_statistics_are_refused(change: dict[str, Any], said: str, tm
         deploy(tmp_path, line)
 
 
+def test_statistics_that_are_no_statistics_are_refused(tmp_path: Path) -> None:
+    line = sites(tmp_path, write_folder(tmp_path / "data"))
+    answer = line.sites["south"]
+    line.sites["south"] = lambda data: (
+        pack(Frame("statistics", {}, b"none")) if unpack(data).kind == "statistics" else answer(data)
+    )
+
+    with pytest.raises(AtollError, match="Site 'south' sent no statistics of columns"):
+        deploy(tmp_path, line)
+
+
+UNKNOWN = [["shoe size", "number", None, None]]
+
+
+@pytest.mark.parametrize(("columns", "code"), [(3, "request"), ([{"name": "age"}], "request"), (UNKNOWN, "data")])
+def test_columns_that_no_honest_server_names_are_refused(columns: object, code: str, tmp_path: Path) -> None:
+    """As a question for statistics, and as the announcement of a run."""
+    line, asked = sites(tmp_path, write_folder(tmp_path / "data")), list[Frame]()
+    deploy(tmp_path, line)
+    asked = [frame for site, frame in line.asked if site == "south"]
+    question = next(frame.head for frame in asked if frame.kind == "statistics")
+    begin = next(frame.head for frame in asked if frame.kind == "begin") | {"run": "a" * 32}
+
+    replies = [
+        unpack(line.sites["south"](pack(frame)))
+        for frame in (
+            Frame("statistics", question | {"columns": columns}),
+            Frame("begin", begin | {"tables": begin["tables"] | {"columns": columns}}),
+            Frame("begin", begin | {"tables": None}),
+        )
+    ]
+
+    assert [reply.code for reply in replies] == [code, code, "data"]
+
+
 def test_columns_that_differ_are_named_with_both_sites(tmp_path: Path) -> None:
     data = write_folder(tmp_path / "data")
     path = data / "west.csv"
@@ -201,6 +237,20 @@ def test_columns_that_differ_are_named_with_both_sites(tmp_path: Path) -> None:
     path.write_text("\n".join([lines[0], *(",".join([*row[:at], "much", *row[at + 1 :]]) for row in cells)]) + "\n")
     with pytest.raises(AtollError, match=r"Site 'west'.*(category|number).*schema|west\.csv line"):
         deploy(tmp_path, sites(tmp_path, data))
+
+
+def test_site_with_arrays_among_sites_with_tables_is_named(tmp_path: Path) -> None:
+    line = sites(tmp_path, write_folder(tmp_path / "data"))
+    answer = line.sites["south"]
+
+    def without_columns(data: bytes) -> bytes:
+        reply = unpack(answer(data))
+        return pack(reply._replace(head=reply.head | {"columns": []}) if reply.kind == "card" else reply)
+
+    line.sites["south"] = without_columns
+
+    with pytest.raises(AtollError, match="Site 'north' has a table with named columns and site 'south' has not"):
+        deploy(tmp_path, line)
 
 
 @pytest.mark.parametrize("standardise", ["all", "site"])

@@ -25,7 +25,7 @@ from atoll.clients.validation.checks import find_type_error
 from atoll.clients.validation.expected import STAND_INS
 from atoll.clients.validation.validator import Validator
 from atoll.core.contract import contract
-from atoll.core.payloads import Nothing, about, equal, nbytes, payload
+from atoll.core.payloads import Nothing, Params, about, equal, nbytes, payload
 from atoll.core.prng import key, normal
 from atoll.core.schema import Leaf, declared_constraints, find_nonfinite, tensors_of
 from atoll.core.serialization import Limits, decode_upload, encode
@@ -575,6 +575,8 @@ HURT: list[tuple[str, str, Callable[[Tensor], Any]]] = [
     ("fedavg", "n", lambda v: v.zero_()),
     ("dcpfl", "sigma", lambda v: v.neg_()),
     ("feddw", "extra/DW.count", lambda v: v.add_(1e4)),
+    ("feddw", "extra/DW.count", lambda v: v.flatten()[v.argmax()].sub_(0.5)),  # fewer rows in all, and one of them half
+    ("feddw", "extra/DW.count", lambda v: v.flatten()[v.argmax()].fill_(-1)),
 ]
 
 
@@ -586,6 +588,24 @@ def test_invalid_upload_in_batch_rejects_only_its_sender(name: str, field: str, 
     assert not sound(checks, downloads, made)
     flaws = {i: checks.find_error(i, downloads[i], up) for i, up in made.uploads.items()}
     assert [i for i, why in flaws.items() if why is not None] == [bad]
+
+
+def test_batch_of_another_form_is_not_valid() -> None:
+    checks, downloads, made = upload_batch("fedavg")
+
+    def wider(upload: Any) -> Any:
+        return replace(upload, params={name: v.unsqueeze(-1) for name, v in upload.params.items()})
+
+    batch = replace(made, uploads={i: wider(upload) for i, upload in made.uploads.items()}, stack=wider(made.stack))
+
+    assert not sound(checks, downloads, batch)
+
+
+def test_batch_is_checked_one_by_one_where_norms_are_limited() -> None:
+    _, downloads, batch = upload_batch("fedavg")
+    limited = setup("fedavg", **SMALL)
+
+    assert not sound(Validator(limited.method, limited.pool, 0, max_norm=1e6), downloads, batch)
 
 
 class Changed(VmapBackend):
@@ -654,6 +674,11 @@ def marked(
         (marked(n=(2.5, 0.0)), "n"),
         (marked(n=(-2.0, 0.0)), "n"),
         (marked(n=(True, False)), "n"),
+        (marked(n=(2j, 0j)), "n"),
+        (marked(n=(2.0, 0.0, 0.0)), "p"),  # counts of three classes, probabilities of two
+        (marked(p=((0.25, 0.75, 0.0), (0, 0, 0))), None),
+        (replace(marked(), s=torch.zeros(2)), "s"),
+        (replace(marked(), s=torch.zeros(2, 2, 3)), "s"),
         (marked(x=float("nan")), "x"),
         (marked(x="1"), "x"),
         (marked(x=1), None),
@@ -662,6 +687,36 @@ def marked(
 def test_upload_must_keep_declared_constraints(upload: Any, field: str | None) -> None:
     found = find_type_error(upload, Marked)
     assert (found and found.field) == field
+
+
+@payload
+class Labelled:
+    rows: Params = about("rows and their labels", labels="y")
+
+
+@pytest.mark.parametrize("y", [torch.tensor([0.0, 1.0]), torch.tensor([0j]), torch.tensor([True]), torch.tensor([-1])])
+def test_labels_that_are_no_whole_numbers_are_refused(y: Tensor) -> None:
+    found = find_type_error(Labelled({"y": y}), Labelled)
+
+    assert found is not None
+    assert found.field.startswith("rows")  # the field, for a type that no message has
+
+
+class OfRows(Validator):
+    """A method whose uploads from more rows have other tensors."""
+
+    def _answer(self, client: Any, of: Any, download: Any, exchange: int) -> Any:
+        answer = super()._answer(client, of, download, exchange)
+        return replace(answer, params=answer.params | {f"of {len(client.y)} rows": torch.zeros(1)})
+
+
+def test_method_whose_tensors_depend_on_the_number_of_rows_is_refused() -> None:
+    made = setup("fedavg", **SMALL)
+    server = made.method.init_server(made.pool.task(), key(0))
+    download = made.method.broadcast(server, made.pool.ids[0], made.pool.task(), Round(0), key(0))
+
+    with pytest.raises(AtollError, match="other tensors from other numbers of rows"):
+        OfRows(made.method, made.pool, 0).expected(made.pool.ids[0], download)
 
 
 # -- strikes ----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def test_addresses_are_split_and_joined_or_refused() -> None:
 @pytest.mark.parametrize(
     ("host", "inside"),
     [("127.0.0.1", True), ("localhost", True), ("::1", True), ("127.8.8.8", True), ("0.0.0.0", False), ("::", False),
-     ("10.1.2.3", False), ("no-such-host.invalid", False)],
+     ("10.1.2.3", False), ("no-such-host.invalid", False), ("host-without-address.invalid", False)],
 )  # fmt: skip
 def test_is_loopback_for_addresses_of_this_machine_only(
     host: str, inside: bool, monkeypatch: pytest.MonkeyPatch
@@ -32,4 +32,6 @@ def test_is_loopback_for_addresses_of_this_machine_only(
             raise socket.gaierror
 
         monkeypatch.setattr(socket, "getaddrinfo", fail)
+    if host == "host-without-address.invalid":
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [])
     assert is_loopback(host) is inside

@@ -11,14 +11,19 @@ import pytest
 
 from atoll.deploy import pki
 from atoll.deploy.federation_dir import FederationDir
+from atoll.deploy.flower_adapter import private_names
 from atoll.deploy.flower_adapter.fleet import OPERATIONS
-from atoll.deploy.flower_adapter.site_connection import RunEnded
+from atoll.deploy.flower_adapter.private_names import load
+from atoll.deploy.flower_adapter.site_connection import RunEnded, SiteConnection
 from atoll.deploy.site import connection, health
+from atoll.deploy.site.foreground import run_connection
 from atoll.deploy.site.health import Health
+from atoll.deploy.site.processes import Given, take_part
 from atoll.deploy.site_folder import SiteFolder
 from atoll.deploy.transport.flower import unwrapped, wrapped
 from atoll.deploy.transport.protocol import Frame, call, pack, unpack
 from atoll.deploy.transport.signatures import ReplySigner
+from atoll.errors import AtollError
 
 pytest.importorskip("flwr")
 
@@ -71,6 +76,42 @@ def test_signals_end_each_process_of_a_site_without_a_traceback(part: str, numbe
     _, said = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "Traceback" not in said
+
+
+def test_both_ways_to_start_a_connection_check_the_installed_flower_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(private_names.PLACES, "site", {"Moved": "flwr.proto.fleet_pb2"})
+    nowhere = tmp_path / "none"
+
+    with pytest.raises(AtollError, match=r"lacks flwr\.proto\.fleet_pb2\.Moved"):
+        take_part(nowhere, Given(), False, None, print)
+    with pytest.raises(AtollError, match=r"lacks flwr\.proto\.fleet_pb2\.Moved"):
+        run_connection(nowhere, None, None, False, print)
+
+
+def test_site_whose_key_others_can_read_does_not_start(tmp_path: Path) -> None:
+    home = FederationDir(tmp_path / "federation")
+    home.create(["north"], ["localhost"], 8443, 30)
+    (home.site("north") / "site.key").chmod(0o644)
+
+    with pytest.raises(AtollError, match="Other accounts can read"):
+        run_connection(home.site("north"), None, None, False, print)
+    with pytest.raises(AtollError, match="Other accounts can read"):
+        take_part(home.site("north"), Given(), False, None, print)
+
+
+def test_run_that_ends_meanwhile_ends_no_connection() -> None:
+    """Flower's own exception is no Exception, so that nothing but the process would catch it."""
+    ended = load("site").RunNotRunningException
+
+    def fail(*_: object) -> None:
+        raise ended
+
+    site = SiteConnection((None, fail, None, None, None, None, None, None))
+    assert site.receive() is None
+    with pytest.raises(RunEnded), site._while_running():
+        fail()
 
 
 def test_sites_have_no_operation_that_fetches_an_app() -> None:

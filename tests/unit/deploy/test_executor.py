@@ -1,6 +1,8 @@
 """The executor of a server: starts one app alone, keeps tokens off command lines, asks often while a job is new."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -104,3 +106,30 @@ def test_wait_is_short_while_a_job_is_new(
     taken = time.monotonic() - began
     assert taken >= seconds
     assert (taken < 0.3) == (seconds < 0.3)
+
+
+STUCK = """
+import os, sys, threading
+from atoll.deploy.server.app_process import end_with
+threading.Thread(target=end_with, args=(os.getppid(), 0.2), daemon=True).start()
+print(os.getpid(), flush=True)
+threading.Event().wait()
+"""
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+
+
+def test_app_that_waits_for_a_server_that_is_gone_ends_with_its_executor() -> None:
+    """Its main thread handles no signal meanwhile."""
+    executor_process = subprocess.Popen([sys.executable, "-c", PARENT, STUCK], stdout=subprocess.PIPE)
+    assert executor_process.stdout is not None
+    app = Path("/proc") / executor_process.stdout.readline().decode().strip()
+    time.sleep(1)
+    assert app.exists()
+
+    executor_process.kill()
+    executor_process.wait()
+
+    end = time.monotonic() + 30
+    while app.exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)

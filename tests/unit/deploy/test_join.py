@@ -85,6 +85,14 @@ def test_line_that_is_none_is_refused(
     assert not home.read().sites
 
 
+def test_certificate_that_is_of_no_authority_is_refused(home: FederationDir, tmp_path: Path) -> None:
+    for wrong in (home.cert.read_bytes(), b"no certificate"):
+        with pytest.raises(AtollError, match="is not the certificate of a federation's authority"):
+            pki.check_certificate(wrong, "FILE")
+
+    assert pki.check_certificate(home.ca.read_bytes(), "FILE") == home.ca.read_bytes()
+
+
 def test_one_key_for_two_sites_is_refused(home: FederationDir, tmp_path: Path) -> None:
     line = joined(tmp_path / "north")
     home.add_key(line, 30)

@@ -232,9 +232,67 @@ def test_write_private_replaces_a_readable_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a b", ".hidden", "-x", "é", "x" * 64, "a.b"])
 def test_site_names_that_could_be_paths_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(AtollError):
+    with pytest.raises(AtollError, match="cannot be the name of a site"):
         FederationDir(tmp_path / "f").create([name], ["localhost"], 8443, 30)
-    assert not (tmp_path / "f" / "federation.yaml").exists()
+    assert not (tmp_path / "f").exists()
+
+
+def files_of(home: FederationDir) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in home.path.rglob("*") if path.is_file()}
+
+
+def test_name_that_could_be_a_path_is_not_added(home: FederationDir) -> None:
+    before = files_of(home)
+    line = f"{pki.make_site().public.decode().strip()} ../x"
+
+    with pytest.raises(AtollError, match="cannot be the name of a site"):
+        home.add("../x", 30)
+    with pytest.raises(AtollError, match="cannot be the name of a site"):
+        home.add_key(line, 30)
+
+    assert files_of(home) == before
+
+
+def test_two_sites_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(AtollError, match="the same name"):
+        FederationDir(tmp_path / "f").create(["north", "north"], ["localhost"], 8443, 30)
+    assert not (tmp_path / "f").exists()
+
+
+def test_create_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+
+    with pytest.raises(AtollError, match="is not empty"):
+        FederationDir(tmp_path).create(["north"], ["localhost"], 8443, 30)
+
+
+@pytest.mark.parametrize("days", [0, pki.AUTHORITY_DAYS + 1])
+def test_days_that_no_key_can_last_are_refused_before_anything_is_written(
+    days: int, home: FederationDir, tmp_path: Path
+) -> None:
+    before = files_of(home)
+    line = f"{pki.make_site().public.decode().strip()} west"
+    changes: list[Callable[[], object]] = [
+        lambda: FederationDir(tmp_path / "other").create(["north"], ["localhost"], 8443, days),
+        lambda: home.add("west", days),
+        lambda: home.add_key(line, days),
+        lambda: home.reissue_site("north", days),
+        lambda: home.reissue_server(days),
+    ]
+
+    for change in changes:
+        with pytest.raises(AtollError, match="--days must be between"):
+            change()
+
+    assert files_of(home) == before
+    assert not (tmp_path / "other").exists()
+
+
+def test_federation_without_a_file_of_its_authority_says_which_one_is_missing(home: FederationDir) -> None:
+    home.ca.unlink()
+
+    with pytest.raises(AtollError, match=r"ca\.crt' is missing"):
+        home.add("west", 30)
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------

@@ -40,13 +40,21 @@ class Pieces(httpx.AsyncByteStream):
         yield self.content
 
 
+class Torn(httpx.AsyncByteStream):
+    """An answer that breaks off."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"half"
+        raise httpx.ReadError("reset")
+
+
 class Behind:
     """Answers like Flower would, and remembers what it was asked."""
 
     def __init__(self) -> None:
         self.seen: list[httpx.Request] = []
         self.bodies: list[bytes] = []
-        self.status, self.content, self.away = 200, b"fine", False
+        self.status, self.content, self.away, self.torn = 200, b"fine", False, False
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if self.away:
@@ -54,7 +62,7 @@ class Behind:
         self.seen.append(request)
         self.bodies.append(await request.aread())
         headers = {"content-type": "application/x-protobuf", "server": "secret"}
-        return httpx.Response(self.status, headers=headers, stream=Pieces(self.content))
+        return httpx.Response(self.status, headers=headers, stream=Torn() if self.torn else Pieces(self.content))
 
 
 @asynccontextmanager
@@ -224,6 +232,38 @@ def test_unreachable_flower_gives_status_502(home: FederationDir) -> None:
     try_out(home, steps)
 
 
+def test_answer_of_flower_that_breaks_off_is_followed_by_no_other(home: FederationDir) -> None:
+    async def steps(client: httpx.AsyncClient, behind: Behind) -> None:
+        behind.torn = True
+        headers = {"flwr-public-key": key_of(home, "north")}
+        with pytest.raises(httpx.RemoteProtocolError, match="without sending complete message body"):
+            await client.post(OPERATION, content=b"x", headers=headers)
+        behind.torn = False
+        assert (await client.post(OPERATION, content=b"x", headers=headers)).status_code == 200
+
+    try_out(home, steps)
+
+
+def test_body_that_breaks_off_is_not_passed_on_whole(home: FederationDir) -> None:
+    async def scene() -> Behind:
+        behind = Behind()
+        async with opened(home, behind) as port:
+            context = ssl.create_default_context(cafile=str(home.ca))
+            _, writer = await asyncio.open_connection("localhost", port, ssl=context)
+            head = (
+                f"POST {OPERATION} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\nflwr-public-key: {key_of(home, 'north')}"
+            )
+            writer.write(head.encode() + b"\r\n\r\nhalf")
+            await writer.drain()
+            writer.close()
+            await asyncio.sleep(0.5)
+        return behind
+
+    behind = asyncio.run(asyncio.wait_for(scene(), 20))
+
+    assert behind.bodies == []
+
+
 @pytest.mark.parametrize(
     "request_",
     [
@@ -232,6 +272,8 @@ def test_unreachable_flower_gives_status_502(home: FederationDir) -> None:
         b"\x16\x03\x01\x02\x00",
         b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
         b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: \xb2\r\n\r\n",  # a digit to str.isdigit
+        b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ncontent-length: " + b"9" * 5000 + b"\r\n\r\n",
         b"POST /v1/fleet/pull-messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
         b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 40000 + b"\r\n\r\n",
         b"GET /health HTTP/1.1\r\nhost: x\r\nbad name: x\r\n\r\n",
@@ -426,6 +468,14 @@ def test_request_without_tls_gets_no_answer(home: FederationDir) -> None:
                 return b""
 
     assert b"HTTP" not in asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+def test_main_without_tls_beyond_the_loopback_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [str(tmp_path), "--host", "0.0.0.0", "--port", "1", "--upstream", "2", "--insecure"]
+    monkeypatch.setattr("sys.argv", ["proxy", *words])
+
+    with pytest.raises(SystemExit, match="for the loopback only"):
+        proxy.main()
 
 
 def test_main_passes_its_arguments_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Sites by themselves: their frames, their files, their rows, and their worker as a process."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -7,8 +8,11 @@ import signal
 import socket
 import stat
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial, wraps
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -22,11 +26,17 @@ from support import small_runs
 from support.local_sites import SMALL, Sites, Wire
 
 from atoll.config import Config
+from atoll.data.tables.preparation import Preparation
+from atoll.deploy.export_sites import export_sites
+from atoll.deploy.federation_dir import FederationDir
 from atoll.deploy.server.job import DeploymentJob, read_job
+from atoll.deploy.site import worker
 from atoll.deploy.site.config import read_rows, read_site
 from atoll.deploy.site.exchange_store import ExchangeStore, StateRef
 from atoll.deploy.site.participation import Participation
 from atoll.deploy.site.worker import local, serve
+from atoll.deploy.site_folder import SiteFolder
+from atoll.deploy.table_agreement import MOST_COLUMNS, columns_from_json, prepare_public
 from atoll.deploy.transport import flower, protocol
 from atoll.deploy.transport.protocol import Frame, ProtocolError, call, pack, unpack
 from atoll.errors import AtollError
@@ -84,6 +94,43 @@ def test_unknown_error_code_becomes_failed() -> None:
     assert Frame("error", {}).code == "failed"
 
 
+def test_frame_beyond_the_limits_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MOST_BODY", 10)
+
+    assert unpack(pack(Frame("x", {}, bytes(10)))).body == bytes(10)
+    for frame in (Frame("x", {}, bytes(11)), Frame("x", {"a": "b" * 2**20})):
+        with pytest.raises(ProtocolError, match="too large to be sent"):
+            pack(frame)
+
+
+@pytest.mark.parametrize(
+    "prefix", [struct.pack(">4sIQ", b"ATL1", 2**20 + 1, 0), struct.pack(">4sIQ", b"ATL1", 2, 2**33)]
+)
+def test_frame_that_claims_too_much_is_refused_before_the_rest_is_read(prefix: bytes) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.settimeout(10)
+        there.sendall(prefix)
+
+        with pytest.raises(ProtocolError, match="too large"):
+            protocol.receive(here)
+
+
+def test_frame_that_breaks_off_is_refused() -> None:
+    here, there = socket.socketpair()
+    with here:
+        there.sendall(pack(Frame("x", {}, b"body"))[:-1])
+        there.close()
+
+        with pytest.raises(ProtocolError, match="in the middle of a frame"):
+            protocol.receive(here)
+
+
+def test_text_that_is_no_public_key_is_an_error() -> None:
+    with pytest.raises(AtollError, match="not a public key"):
+        flower.normal_key("ssh-nonsense AAAA")
+
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -110,6 +157,15 @@ def test_exchange_store_keeps_needed_states_and_detects_changes(tmp_path: Path) 
     reply = exchanges.find(tags[0]).folder / "reply.frame"
     reply.write_text("other")
     assert not exchanges.find(tags[0]).answered
+
+
+@pytest.mark.parametrize("content", ["{}", '{"after": 1}', "[]", "no JSON"])
+def test_mark_without_checksums_is_not_taken_for_an_answer(content: str, tmp_path: Path) -> None:
+    entry = ExchangeStore(tmp_path, "ab" * 8).entry(0, 0, "0" * 64)
+    entry.folder.mkdir(parents=True)
+    (entry.folder / "answered.json").write_text(content)
+
+    assert entry.answered is False
 
 
 # -- rows and settings ------------------------------------------------------------------------------------------------
@@ -162,7 +218,12 @@ def test_exported_rows_are_read_back_unchanged(tmp_path: Path) -> None:
         ({"name": "../x", "data": "a"}, "letters, digits"),
         ({"name": "a"}, "needs an entry 'data'"),
         ({"name": "a", "data": "b", "modle": "c"}, "modle"),
-        ({"name": "a", "data": "b", "methods": "mine.py"}, "list of Python files"),
+        *(
+            ({"name": "a", "data": "b", "methods": methods}, "list of Python files")
+            for methods in ("mine.py", {"mine.py": 1}, ["mine.py", 3], ["mine"], 3)
+        ),
+        ({"name": "a", "data": 3}, "needs an entry 'data'"),
+        ({"name": "a", "data": ""}, "needs an entry 'data'"),
     ],
 )
 def test_wrong_site_yaml_error_names_the_entry(values: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -179,11 +240,48 @@ def test_missing_data_of_a_site_is_an_error(tmp_path: Path) -> None:
 # -- jobs and apps ----------------------------------------------------------------------------------------------------
 
 
+def test_damaged_columns_of_exported_rows_are_an_error(tmp_path: Path) -> None:
+    setup = small_runs.setup("fedavg", clients=2, rows=60)
+    (path, _) = export_sites(setup.federation, tmp_path)
+    np.savez(path, **dict(np.load(path)) | {"columns": np.array("no JSON")})
+
+    with pytest.raises(AtollError, match="'columns' is damaged"):
+        read_rows(str(path))
+
+
+def test_split_that_the_rows_of_a_site_do_not_have_is_an_error(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=np.zeros((40, 3), "float32"), y=np.arange(40) % 2)
+    rows = read_rows(str(tmp_path / "rows.npz"))
+
+    with pytest.raises(AtollError, match="has no official test part"):
+        rows.divided("north", Config(split="official"))
+    with pytest.raises(AtollError, match="split"):
+        rows.divided("north", Config(split="other"))
+
+
+@pytest.mark.parametrize("client", ["../x", "a b"])
+def test_clients_whose_names_are_no_names_of_sites_are_not_cut(client: str, tmp_path: Path) -> None:
+    federation = replace(small_runs.setup("fedavg", clients=2, rows=60).federation, clients=("0", client))
+
+    with pytest.raises(AtollError, match="cannot be a site"):
+        export_sites(federation, tmp_path / "cut")
+    assert not (tmp_path / "cut").exists()
+
+
+def test_rows_whose_labels_no_site_may_have_are_not_cut(tmp_path: Path, refused: Any) -> None:
+    (tmp_path / "rows.txt").write_text("abcabc" * 400)
+
+    words = ("data", "cut", tmp_path / "rows.txt", tmp_path / "cut", "--clients", 2, "--partition", "iid")
+
+    assert "Use a simulation" in refused(*words)
+
+
 def test_wrong_job_file_error_names_the_entry(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     for values, message in (
         ({"run_dir": "r", "config": {}, "sites": {}}, "needs sites"),
         ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "min_clients": 2}, "--min-clients must be from 1 to 1"),
+        ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "min_clients": 0}, "--min-clients must be from 1 to 1"),
         ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "round_timeout": 0}, "--round-timeout"),
         ({"run_dir": "r", "sites": {"a": "key"}}, "is no job"),
         ({"run_dir": "r", "config": {}, "sites": {"a": "key"}, "rouns": 2}, "rouns"),
@@ -342,6 +440,79 @@ def test_upload_is_sent_before_personal_training(workers: tuple[Sites, Start], m
     reply = unpack(call(site.socket, pack(exchange)))
     assert (reply.kind, len(reply.body) > 0, "state" in reply.head) == ("upload", True, False)
     assert unpack(call(site.socket, pack(Frame("name", {})), timeouts=0.2)).code == "worker"  # it is busy
+
+
+def test_worker_cannot_listen_at_a_path_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(AtollError, match="shorter path"):
+        worker._listener(tmp_path / ("x" * 120), 0o600)
+
+
+def test_second_worker_of_a_site_is_refused(tmp_path: Path) -> None:
+    sites = Sites(tmp_path, small_runs.setup("fedavg", **SMALL))
+    folder = tmp_path / "0"
+    (folder / "state").mkdir(exist_ok=True)
+    assert sites.site("0").name == "0"
+    with (folder / "state" / "worker.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "atoll.deploy.site.worker", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert (done.returncode, done.stderr.count("is running already")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("site.yaml", "name: [", "not readable YAML"),
+        ("site.yaml", "[]", "must have an entry 'name'"),
+        ("site.yaml", "name: 3", "must have an entry 'name'"),
+        ("gate.yaml", "name: north", "must have an entry 'server'"),
+    ],
+)
+def test_damaged_file_of_a_site_is_named(file: str, content: str, message: str, tmp_path: Path) -> None:
+    site = SiteFolder(tmp_path)
+    (tmp_path / file).write_text(content)
+
+    with pytest.raises(AtollError, match=message):
+        site.name() if file == "site.yaml" else site.server()
+
+
+@pytest.mark.parametrize("missing", ["site.key", "gate.yaml", "ca.crt"])
+def test_folder_without_a_file_of_the_connection_is_refused(missing: str, tmp_path: Path) -> None:
+    home = FederationDir(tmp_path / "federation")
+    home.create(["north"], ["localhost"], 8443, 30)
+    (home.site("north") / missing).unlink()
+    site = SiteFolder(home.site("north"))
+
+    for check in (site.check, lambda: site.check_connection(insecure=False)):
+        with pytest.raises(AtollError, match=rf"folder lacks {missing}"):
+            check()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        3,
+        [["age", "number", None, None]] * (MOST_COLUMNS + 1),
+        [[3, "number", None, None]],
+        [["age", "nonsense", None, None]],
+        [["age", "number", ["a"], None]],
+        [["age", "category", [3], None]],
+        [["age", "number", None, [2, 1]]],
+        [["age"]],
+    ],
+)
+def test_columns_that_cannot_be_are_refused(columns: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        columns_from_json(columns)
+
+
+def test_public_rows_without_columns_cannot_be_prepared_like_a_table() -> None:
+    rows = np.zeros((3, 2), "float32")
+
+    assert prepare_public(rows, (), None) is rows
+    with pytest.raises(AtollError, match="no named columns"):
+        prepare_public(rows, (), Preparation(()))
 
 
 def test_data_cut_writes_a_file_for_each_client(atoll: Any, tmp_path: Path) -> None:

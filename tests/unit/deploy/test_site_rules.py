@@ -30,6 +30,8 @@ def test_rules_are_read_with_defaults_for_the_rest() -> None:
         ({"epochs": 0.5}, "at least 1"),
         ({"hours": 0}, "at least 1"),
         ({"methods": "fedavg"}, "list of names"),
+        ({"methods": [3]}, "list of names"),
+        ({"code": {"x.py": 1}}, "list of names"),
         ({"scores": "all"}, "exact, off, rounded"),
     ],
 )

@@ -192,6 +192,11 @@ def test_wait_for_port_waits_and_gives_up() -> None:
     assert len(said) == 1
 
 
+def test_address_of_another_machine_cannot_be_listened_on() -> None:
+    with pytest.raises(AtollError, match=r"Cannot listen on 203\.0\.113\.1 port 8443"):
+        wait_for_port("203.0.113.1", 8443, 0.3, print)
+
+
 def test_long_log_is_rotated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "LOG_LIMIT", 10)
     talker = child("talker", "print('a long line of text')")

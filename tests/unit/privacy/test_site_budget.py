@@ -75,7 +75,17 @@ def test_line_that_a_crash_cut_off_is_removed_and_others_count(tmp_path: Path) -
     assert site.spent == spent
 
 
-@pytest.mark.parametrize("line", [b"nonsense\n", b'{"time": 1, "cost": -5}\n', b"{}\n", b'{"time": 1, "cost": NaN}\n'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense\n",
+        b'{"time": 1, "cost": -5}\n',
+        b"{}\n",
+        b'{"time": 1, "cost": NaN}\n',
+        b'{"time": 1, "cost": Infinity}\n',
+        b'{"time": NaN, "cost": 1}\n',
+    ],
+)
 def test_damaged_journal_admits_nothing(line: bytes, tmp_path: Path) -> None:
     (tmp_path / "privacy.jsonl").write_bytes(line)
     with pytest.raises(AtollError, match="damaged"):
@@ -93,6 +103,8 @@ def test_rule_is_read_with_defaults(tmp_path: Path) -> None:
         ({"delta": 1e-5}, "entries such as"),
         ({"epsilon": 0}, "above 0"),
         ({"epsilon": "much"}, "above 0"),
+        ({"epsilon": float("inf")}, "above 0"),
+        ({"epsilon": float("nan")}, "above 0"),
         ({"epsilon": 4, "delta": 2}, "between 0 and 1"),
         ({"epsilon": 4, "per": "decade"}, "year"),
         ({"epsilon": 4, "each": "year"}, "per"),

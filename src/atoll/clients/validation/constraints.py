@@ -53,7 +53,7 @@ def broken_constraints(v: Tensor, constraints: FieldConstraints, tensors: Params
 
 
 def _not_counts(v: Tensor, most: int | None) -> Iterator[str]:
-    if v.is_complex() or v.dtype == torch.bool or bool((v != v.floor()).any()):
+    if v.dtype == torch.bool or bool((v != v.floor()).any()):
         yield "holds a count that is not whole"
     if bool((v < 0).any()):
         yield "holds a count below 0"
@@ -65,7 +65,7 @@ def _not_counts(v: Tensor, most: int | None) -> Iterator[str]:
 
 
 def _not_labels(v: Tensor, classes: int | None) -> Iterator[str]:
-    if v.is_floating_point() or v.is_complex() or v.dtype == torch.bool:
+    if v.is_floating_point() or v.dtype == torch.bool:
         yield "holds labels that are not whole numbers"
     if v.numel() and (int(v.min()) < 0 or (classes is not None and int(v.max()) >= classes)):
         yield f"holds labels from {int(v.min())} to {int(v.max())}, and there are {classes} classes"

@@ -13,6 +13,7 @@ from ...clients.state_store import RemoteState, Store
 from ...clients.tasks import ClientResult, ClientTask, ClientUpload, LostClient
 from ...core.contract import Contract, exchanges_of
 from ...core.group_scores import Columns
+from ...core.hooks import TrainsAfterUpload
 from ...core.method import AnyMethod
 from ...core.payloads import Payload
 from ...core.problems import Problem
@@ -64,9 +65,11 @@ class SiteBackend:
         self._asked: dict[ClientId, _Asked] = {}
         self._replies: dict[ClientId, Frame] = {}
         self._last = 0  # last exchange of a round
+        self._trains_after_upload = False
 
     def train(self, method: AnyMethod, seed: int, jobs: Sequence[ClientTask]) -> Iterator[ClientUpload]:
         requests, self._last, self._replies = self._requests(jobs), len(exchanges_of(method)) - 1, {}
+        self._trains_after_upload = isinstance(method, TrainsAfterUpload)
         if not jobs:
             return
         arrived: dict[ClientId, Frame] = {}
@@ -105,13 +108,17 @@ class SiteBackend:
             return ClientUpload(job.client, LostClient(f"site {job.client} answered {reply.code}", reply.code))
         if reply.kind == "flawed":  # The site found that its upload cannot be used.
             return ClientUpload(job.client, None, fingerprint=fingerprint_bytes(b""))
+        if stray := self._stray(reply, job):
+            return ClientUpload(job.client, stray, fingerprint=fingerprint_bytes(reply.body))
         try:
             before = self._before(reply, job)
-            self._results_of(reply, job)
+            if self._results_of(reply, job) is None and not self._trains_after_upload:
+                raise BadReply("no state")
         except BadReply as reason:
             return ClientUpload(job.client, LostClient(f"site {job.client} sent nonsense: {reason}", "failed"))
-        self._replies[job.client] = reply._replace(body=b"")
-        upload = self._stray(reply, job) or self._read(reply, job)
+        upload = self._read(reply, job)
+        if not isinstance(upload, Unreadable):  # Otherwise the site would be asked for a result that is not used.
+            self._replies[job.client] = reply._replace(body=b"")
         return ClientUpload(job.client, upload, before, fingerprint_bytes(reply.body))
 
     def _before(self, reply: Frame, job: ClientTask) -> Score | None:
@@ -132,7 +139,9 @@ class SiteBackend:
         return ClientResult(job.client, kept, after, bool(reply.head.get("not_finite")), model)
 
     def _stray(self, reply: Frame, job: ClientTask) -> Unreadable | None:
-        """Return an error if the reply belongs to another request: another run, site, round or exchange."""
+        """Return an error if the reply is no upload, or belongs to another run, site, round or exchange."""
+        if reply.kind != "upload":
+            return Unreadable(f"it is a frame of kind {reply.kind[:80]!r}")
         asked = answers(self.run, job.client, *job.round)
         for name, value in asked.items():
             if (found := reply.head.get(name)) != value:

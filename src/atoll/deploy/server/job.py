@@ -1,11 +1,11 @@
 """Define the job of a deployed run, and read it from a file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...config import Config, from_dict, read_yaml
-from ...errors import AtollError, unknown
+from ...errors import AtollError
 from ...typing import ClientId
 from ..site.privacy_rules import FLOOR
 from ..transport.requests import Timeouts
@@ -59,11 +59,7 @@ def read_job(path: Path) -> DeploymentJob:
     Raises:
         AtollError: if an entry is unknown, missing or wrong.
     """
-    values, known = read_yaml(path), {f.name for f in fields(DeploymentJob)}
-    for name in values:
-        if name not in known:
-            raise unknown("entry", str(name), known, f"in {str(path)!r}")
     try:
-        return DeploymentJob(**values)
+        return DeploymentJob(**read_yaml(path))
     except TypeError as reason:
         raise AtollError(f"{str(path)!r} is no job: {reason}.") from reason

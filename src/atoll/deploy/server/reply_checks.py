@@ -1,7 +1,7 @@
 """Check what a site sends beside an upload. Values that no honest site sends make the site absent from the round."""
 
 import re
-from math import isfinite, nan
+from math import nan
 
 from ...clients.evaluation import Score
 from ...core.problems import Problem
@@ -43,7 +43,7 @@ def read_score(values: object, rows: int, problem: Problem, brief: bool = False)
 def _number(name: str, value: object, is_share: bool) -> float:
     if value is None:
         return nan
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > LARGEST or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:  # NaN is none either
         raise BadReply(f"the score {name} is no number")
     if is_share and not 0 <= value <= 1:
         raise BadReply(f"the score {name} is {value}")

@@ -139,10 +139,11 @@ class FlowerTransport:
 
 def normal_key(text: str) -> bytes:
     """Convert a public key from the form of ``ssh-keygen`` to that of Flower."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
     try:
         key = load_ssh_public_key(text.encode())
         return bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    except ValueError as reason:
+    except (ValueError, UnsupportedAlgorithm) as reason:
         raise AtollError(f"{text[:40]!r} is not a public key in OpenSSH's form.") from reason
