@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..clients.metrics import Metric, check_name, load_metrics
-from ..config import Config
+from ..config import Config, split_terms
 from ..core.method import AnyMethod
 from ..data.dataset import Dataset
 from ..data.objects import make_dataset
@@ -119,7 +119,7 @@ def _check_options(options: Mapping[str, Any], names: Sequence[str], objects: Ma
         if option in _OTHER_NAMES:
             raise AtollError(f"Unknown option {option!r}. In Python, write {_OTHER_NAMES[option]}.")
         for name in names:
-            method = objects.get(name) or make(name.partition("+")[0]) if name != "all" else None
+            method = objects.get(name) or make(split_terms(name)[0]) if name != "all" else None
             if method is not None and option in {s.name for s in settings_of(method)}:
                 wanted = f"settings={{{option!r}: {options[option]!r}}}"
                 raise AtollError(f"{option!r} is a setting of {name}, not an option of runs: write {wanted}.")
