@@ -8,7 +8,8 @@ from torch import nn
 
 from ..clients.metrics import Metric, check_name, load_metrics
 from ..config import Config, split_terms
-from ..core.method import AnyMethod
+from ..core.contract import check_functions
+from ..core.method import AnyMethod, Method
 from ..data.dataset import Dataset
 from ..data.objects import make_dataset
 from ..errors import AtollError, unknown
@@ -143,6 +144,9 @@ def _read_methods(methods: Methods) -> tuple[list[str], dict[str, AnyMethod]]:
             raise AtollError(f"{method.__name__} is a class. Give an object of it: {method.__name__}(...).")
         if isinstance(method, str):
             continue
+        if not isinstance(method, Method):
+            raise AtollError(f"{method!r} is no method. Give a name such as 'fedavg', or an object such as FedAvg().")
+        check_functions(type(method), type(method).__name__)
         if name in objects:
             raise AtollError(
                 f"Two methods are called {name!r}. Give them names of your own: {{'one': {type(method).__name__}(...), "
