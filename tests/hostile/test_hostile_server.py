@@ -101,6 +101,19 @@ def test_name_that_is_a_path_is_refused_and_not_imported(
     assert not marker.exists()
 
 
+def test_settings_behind_the_name_of_a_method_are_values_and_never_code(
+    tmp_path: Path, evil: str, marker: Path
+) -> None:
+    victim = Victim(tmp_path, "fedprox:mu=0.5")
+
+    refused = [victim.begin(method=f"fedprox:{text}").code for text in (f"optim={evil}", evil, f"regularisers={evil}")]
+
+    assert refused == ["method"] * 3
+    assert victim.begin(method=f"{evil}:mu=0.5").code == "method"
+    assert not marker.exists()
+    assert victim.ask(victim.first("begin")).kind == "ready"
+
+
 def test_roster_with_a_path_is_refused_and_not_imported(tmp_path: Path, evil: str, marker: Path) -> None:
     victim = Victim(tmp_path, "fml")  # shares the smallest model, so that sites build all models of the roster
     head = victim.first("begin").head

@@ -26,15 +26,34 @@ from ..core.prng import keys
 from ..core.schema import find_nonfinite, static_form, tensors_of
 from ..core.tree import lazy_rows, map_consecutive, stack, unstack
 from ..core.vmap import functional_gradients
+from ..errors import AtollError
 from ..typing import ClientId
+from ..utils.user_code import find_user_line
 from .loop import LoopBackend, round_key_parts, scores_result
 
 T = TypeVar("T")
 
 ROOM = 2**28  # memory for the clients of one batched call, in bytes
+REMEDY = "In client functions, branch on no value of a tensor, and call neither .item() nor .numpy()."
 COPIES = (
     6  # copies of a client's message and state during training: initial and new weights, gradients, momentum, results
 )
+
+
+class CannotBatch(AtollError):
+    """Raised for a user's code that runs for one client but not under vmap.
+
+    Attributes:
+        place: the line of the user's code, and what torch says.
+    """
+
+    def __init__(self, method: AnyMethod, line: str, reason: RuntimeError):
+        said = str(reason).strip().partition(". ")[0].partition("\n")[0]  # torch adds advice for its own developers
+        self.place = f"{line}: {said.rstrip('.')}"
+        super().__init__(
+            f"--backend vmap cannot run {type(method).__name__}: {self.place}. {REMEDY} Or use --backend loop, which "
+            "runs any code, client by client."
+        )
 
 
 class VmapBackend(LoopBackend):
@@ -102,22 +121,11 @@ class VmapBackend(LoopBackend):
         down, clients = stack([job.download for job in jobs]), self._clients(ids)
         own, r = (clients, keys(*round_key_parts(seed, jobs[0]), each=ids)), jobs[0].round
         with torch.no_grad(), functional_gradients():
-            (ups, after), sums = vmap.batched_call(
-                partial(_with_losses, partial(method_calls.client_update, method, r)),
-                len(jobs),
-                down,
-                stack(states),
-                *own,
-            )
+            update = partial(method_calls.client_update, method, r)
+            (ups, after), sums = _call_batched(method, update, len(jobs), down, stack(states), *own)
             if isinstance(method, TrainsAfterUpload):
-                after, more = vmap.batched_call(
-                    partial(_with_losses, partial(method_calls.after_upload, method, r)),
-                    len(jobs),
-                    down,
-                    ups,
-                    after,
-                    *own,
-                )
+                finish = partial(method_calls.after_upload, method, r)
+                after, more = _call_batched(method, finish, len(jobs), down, ups, after, *own)
                 sums = sums + more
         uploads, nexts, not_finite = lazy_rows(ups, len(jobs)), unstack(after, len(jobs)), find_nonfinite(after)
         upload_batch = UploadBatch(ups, dict(zip(ids, uploads, strict=True)))
@@ -190,6 +198,17 @@ class VmapBackend(LoopBackend):
                 score = scores[jobs[at].client]
                 results[at] = self._scored_result(method, jobs[at], source, score, at in not_finite)
         return results
+
+
+def _call_batched(method: AnyMethod, f: Callable[..., T], clients: int, *inputs: Any) -> tuple[T, Tensor]:
+    """Call a function of a method once for many clients; return its result and the losses of each client."""
+    try:
+        return vmap.batched_call(partial(_with_losses, f), clients, *inputs)
+    except RuntimeError as reason:
+        line = find_user_line(reason)
+        if line is None:
+            raise
+        raise CannotBatch(method, line, reason) from reason
 
 
 def _with_losses(f: Callable[..., T], *inputs: Any) -> tuple[T, Tensor]:

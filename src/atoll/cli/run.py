@@ -63,7 +63,9 @@ def run(
     method: str | None, config_file: Path | None, resume: str | None, seeds: str | None, splits: int | None,
     force: bool, quiet: bool, as_json: bool, **options: object,
 ) -> None:  # fmt: skip
-    """Run one METHOD: a name (see `atoll methods`), METHOD:variant, or a Python file that defines one.
+    """Run one METHOD: a name (see `atoll methods`) or a Python file that defines one.
+
+    A variant or settings may follow a colon: dcpfl:no-al, fedprox:mu=0.1, scd:no-gm,reg_every=2.
 
     \b
     Examples:
@@ -108,9 +110,10 @@ def compare(
 ) -> None:  # fmt: skip
     """Run several METHODs on the same clients and seeds, and rank them.
 
-    METHOD may have a variant and regularisers: dcpfl:no-al, fedavg+dw:mu=0.1. `all` stands for every method that can
-    run on these clients; without --public a tenth of the rows, at most 100 per class, becomes public data for methods
-    that need it. A setting given with --set applies to all methods that have it; dcpfl.lam=0.2 applies to dcpfl only.
+    METHOD may have a variant, settings and regularisers: dcpfl:no-al, fedprox:mu=0.1, fedavg+dw:mu=0.1. `all` stands
+    for every method that can run on these clients; without --public a tenth of the rows, at most 100 per class,
+    becomes public data for methods that need it. A setting given with --set applies to all methods that have it;
+    dcpfl.lam=0.2 applies to dcpfl only.
     """
     if resume and not Path(resume).is_dir():
         _check_method(resume)

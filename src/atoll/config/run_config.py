@@ -52,7 +52,9 @@ class Config:
         'ditto'
     """
 
-    method: str = option("fedavg", "method, or method:variant, or a Python file that defines one", group=METHOD)
+    method: str = option(
+        "fedavg", "method, method:variant or method:setting=value, or a Python file that defines one", group=METHOD
+    )
     data: str = option("digits", "data set: a name, a path, or hf:owner/name", group=DATA)
     data_dir: str | None = option(None, "folder with data sets; default: ATOLL_DATA or a cache folder", group=DATA)
     data_digest: str | None = option(
@@ -376,7 +378,7 @@ class Config:
 
     @property
     def label(self) -> str:
-        """Name of the run in tables and directories: the method with its variant and regularisers."""
+        """Name of the run in tables and directories: the method with its variant, settings and regularisers."""
         return label_of(self.method, self.terms)
 
     def identity(self) -> dict[str, object]:

@@ -124,7 +124,7 @@ def _function(bound: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_functions(kind: type[AnyMethod], where: str) -> None:
-    """Check that a method class defines all functions that it needs, with the right parameters.
+    """Check that a method class is a frozen dataclass and defines all functions that it needs, with their parameters.
 
     Args:
         kind: the method class.
@@ -133,6 +133,14 @@ def check_functions(kind: type[AnyMethod], where: str) -> None:
     Raises:
         AtollError: with the names of the missing, misspelt or malformed functions.
     """
+    form: Any = getattr(kind, "__dataclass_params__", None)
+    if form is None:
+        raise AtollError(f"{where} must be a dataclass: write @dataclass(frozen=True) above it.")
+    if not form.frozen:
+        raise AtollError(
+            f"{where} must be frozen: write @dataclass(frozen=True) above it. What a method notes in itself is lost in "
+            "worker processes, at sites and after a resume; clients and the server keep their states instead."
+        )
     needed = _needed(kind)
     missing = [name for name in needed if _provider(kind, name) in (None, Method)]
     defined = [name for name in _defined(kind) if not name.startswith("_")]

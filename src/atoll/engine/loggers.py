@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -11,10 +13,13 @@ import pyarrow as pa
 
 from ..config import Config
 from ..errors import AtollError, unknown
+from ..storage import environment_file
 from ..storage.metrics import RoundMetrics
 from ..utils.plugins import load_plugins
 
 PROJECT = "atoll"
+DIRECTORY = "atoll.directory"  # the tag of a run of MLflow that names the run directory
+MLFLOW_BATCH, LONGEST_NAME = 1000, 250  # metrics in a request to MLflow, and characters in the name of one
 MOST_CLIENTS = 200  # clients with series of their own; trackers become slow with thousands of them
 
 
@@ -31,45 +36,92 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Writes event files to ``RUN/tensorboard``."""
+    """Writes event files to ``RUN/tensorboard``. A resumed run replaces what was logged of the rounds that it repeats.
+
+    Args:
+        config: configuration of the run.
+        folder: the run directory.
+    """
 
     def __init__(self, config: Config, folder: Path):
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
-        self._writer.add_text("config", f"```\n{config.to_yaml()}```")
+        self._open: Callable[..., Any] = partial(SummaryWriter, str(folder / "tensorboard"))
+        self._config = config
+        self._writer: Any = None
 
     def line(self, step: int, numbers: Mapping[str, float]) -> None:
+        if self._writer is None:  # Only now it is known from which round on older events are to be ignored.
+            self._writer = self._open(purge_step=step)
+            self._writer.add_text("config", f"```\n{self._config.to_yaml()}```")
         for name, number in numbers.items():
             self._writer.add_scalar(name, number, step)
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class MLflow:
     """Logs to the tracking server of ``MLFLOW_TRACKING_URI``, or else to ``mlflow.db`` in the working directory.
 
-    That file is the store that ``mlflow ui`` opens there, so that all runs can be compared.
+    That file is the store that ``mlflow ui`` opens there, so that all runs can be compared. A resumed run goes on in
+    its run of MLflow, which a tag finds by the run directory.
+
+    Args:
+        config: configuration of the run.
+        folder: the run directory.
     """
 
     def __init__(self, config: Config, folder: Path):
         import mlflow
+        from mlflow.entities import Metric, Param
 
         uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').absolute()}"
         self._client: Any = mlflow.tracking.MlflowClient(tracking_uri=uri)
+        self._metric: Callable[..., Any] = Metric
+        self._folder = folder
         found = self._client.get_experiment_by_name(PROJECT)
         experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
-        self._run: str = self._client.create_run(experiment, run_name=folder.name).info.run_id
-        for name, value in config.to_dict().items():
-            self._client.log_param(self._run, name, str(value)[:500])
+        self._run, self._logged = self._find_run(experiment) or (self._new_run(experiment), 0)
+        params = [Param(name, str(value)[:500]) for name, value in config.to_dict().items()]
+        if not self._logged:  # MLflow refuses to change a parameter.
+            self._client.log_batch(self._run, params=params)
+
+    def _find_run(self, experiment: str) -> tuple[str, int] | None:
+        """Return the run of MLflow that this directory had before it was interrupted, and its last round."""
+        if not (self._folder / environment_file.NAME).exists():
+            return None
+        found = self._client.search_runs([experiment], f'tags."{DIRECTORY}" = "{self._directory()}"', max_results=1)
+        if not found:
+            return None
+        self._client.update_run(found[0].info.run_id, status="RUNNING")
+        return found[0].info.run_id, int(found[0].data.metrics.get("round", 0))
+
+    def _new_run(self, experiment: str) -> str:
+        made = self._client.create_run(experiment, run_name=self._folder.name, tags={DIRECTORY: self._directory()})
+        return str(made.info.run_id)
+
+    def _directory(self) -> str:
+        return str(self._folder.absolute()).replace('"', "'")  # which would end the text in a search
 
     def line(self, step: int, numbers: Mapping[str, float]) -> None:
-        for name, number in numbers.items():
-            self._client.log_metric(self._run, name, number, step=step)
+        if step <= self._logged:  # A resumed run repeats rounds after its checkpoint, to the same numbers.
+            return
+        now = int(time.time() * 1000)
+        metrics = [self._metric(_mlflow_name(name), number, now, step) for name, number in numbers.items()]
+        for at in range(0, len(metrics), MLFLOW_BATCH):
+            self._client.log_batch(self._run, metrics=metrics[at : at + MLFLOW_BATCH])
 
     def close(self) -> None:
-        self._client.set_terminated(self._run)
+        ended = (self._folder / "summary.json").exists()
+        self._client.set_terminated(self._run, "FINISHED" if ended else "KILLED")
+
+
+def _mlflow_name(name: str) -> str:
+    """Return a name that MLflow takes: without characters such as brackets, and without parts such as ``..``."""
+    parts = re.sub(r"[^\w/ :.-]", "_", name).split("/")
+    return "/".join(part if part.strip(".") else "_" * max(1, len(part)) for part in parts)[:LONGEST_NAME]
 
 
 class Wandb:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ..clients.metrics import Metric, check_name, load_metrics
-from ..config import Config
-from ..core.method import AnyMethod
+from ..config import Config, split_terms
+from ..core.contract import check_functions
+from ..core.method import AnyMethod, Method
 from ..data.dataset import Dataset
 from ..data.objects import make_dataset
 from ..errors import AtollError, unknown
@@ -119,7 +120,7 @@ def _check_options(options: Mapping[str, Any], names: Sequence[str], objects: Ma
         if option in _OTHER_NAMES:
             raise AtollError(f"Unknown option {option!r}. In Python, write {_OTHER_NAMES[option]}.")
         for name in names:
-            method = objects.get(name) or make(name.partition("+")[0]) if name != "all" else None
+            method = objects.get(name) or make(split_terms(name)[0]) if name != "all" else None
             if method is not None and option in {s.name for s in settings_of(method)}:
                 wanted = f"settings={{{option!r}: {options[option]!r}}}"
                 raise AtollError(f"{option!r} is a setting of {name}, not an option of runs: write {wanted}.")
@@ -143,6 +144,9 @@ def _read_methods(methods: Methods) -> tuple[list[str], dict[str, AnyMethod]]:
             raise AtollError(f"{method.__name__} is a class. Give an object of it: {method.__name__}(...).")
         if isinstance(method, str):
             continue
+        if not isinstance(method, Method):
+            raise AtollError(f"{method!r} is no method. Give a name such as 'fedavg', or an object such as FedAvg().")
+        check_functions(type(method), type(method).__name__)
         if name in objects:
             raise AtollError(
                 f"Two methods are called {name!r}. Give them names of your own: {{'one': {type(method).__name__}(...), "

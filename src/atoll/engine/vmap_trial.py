@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..backends.loop import LoopBackend
-from ..backends.vmap import VmapBackend
+from ..backends.vmap import REMEDY, CannotBatch, VmapBackend
 from ..clients import method_calls
 from ..clients.pool import ClientPool, ClientRows, RowSplits, replace_clients
 from ..clients.state_store import MemoryStore
@@ -41,13 +41,12 @@ def find_vmap_problem(method: AnyMethod, pool: ClientPool) -> str | None:
     """
     try:
         gaps = compare_vmap_with_loop(method, pool)
+    except CannotBatch as reason:
+        return f"vmap cannot run {reason.place}. {REMEDY} Or declare Traits(vmap=False)."
     except AtollError:
         raise
     except Exception as reason:  # Code of a method may raise anything under vmap.
-        return (
-            f"vmap cannot run it ({type(reason).__name__}: {_first_sentence(reason)}). Branch on no value of a tensor "
-            "and call no .item() in client functions, or declare Traits(vmap=False)."
-        )
+        return f"vmap cannot run it ({type(reason).__name__}: {reason}). {REMEDY} Or declare Traits(vmap=False)."
     close = sum(gap <= ROUNDING for gap in gaps)
     if close >= CLOSE_SHARE * len(gaps) and max(gaps, default=0.0) <= KINK:
         return None
@@ -55,11 +54,6 @@ def find_vmap_problem(method: AnyMethod, pool: ClientPool) -> str | None:
         f"vmap gives other numbers than the loop (they differ by up to {max(gaps):.1e}). Rows of padding must count "
         "nothing: weigh by batch.w, and compare positions with client.n. Or declare Traits(vmap=False)."
     )
-
-
-def _first_sentence(reason: Exception) -> str:
-    """Return the first sentence of an error; torch adds advice for its own developers."""
-    return str(reason).strip().partition(". ")[0].partition("\n")[0]
 
 
 def compare_vmap_with_loop(method: AnyMethod, pool: ClientPool, rounds: int = 2) -> list[float]:

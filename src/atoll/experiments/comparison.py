@@ -83,8 +83,8 @@ def run_compare(
     """Run several methods on the same clients, like ``atoll compare``.
 
     Args:
-        methods: names, with variants and regularisers as on the command line: ``"fedavg+dw:mu=0.1"``; methods; or
-            ``["all"]``. ``{"mine": Ditto(lam=0.1)}`` names methods.
+        methods: names, with variants, settings and regularisers as on the command line: ``"fedprox:mu=1"``,
+            ``"fedavg+dw:mu=0.1"``; methods; or ``["all"]``. ``{"mine": Ditto(lam=0.1)}`` names methods.
         data: a name or path, or anything that ``atoll.make_dataset`` takes.
         models: names of architectures, or networks.
         metric: further metrics: names, or functions of logits and labels.

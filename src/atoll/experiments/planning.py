@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
-from ..config import Config, from_dict
+from ..config import Config, from_dict, split_terms
 from ..data.dataset import Dataset
 from ..engine.problem_options import load_data
 from ..engine.python_parts import PythonParts, all_settings
@@ -14,6 +15,7 @@ from ..methods import _registry
 from ..methods._factory import make, settings_of, split_variant, unknown_setting
 
 MAX_NAME = 60  # Characters of a method or data set in the name of a directory.
+DIGITS = 6  # of the digest in a name that is cut
 PUBLIC_PER_CLASS, PUBLIC_SHARE = 100, 0.1  # Upper limits of public rows in a comparison of all methods.
 
 
@@ -26,7 +28,7 @@ def plan_configs(
     """Plan one configuration for each method and seed.
 
     Args:
-        names: methods with variants and regularisers, such as ``"fedavg+dw:mu=0.1"``; or ``["all"]``.
+        names: methods with variants, settings and regularisers, such as ``"fedavg+dw:mu=0.1"``; or ``["all"]``.
         values: entries that all configurations share.
         seeds: seeds of the runs; without any, the seed in ``values``.
         parts: what was given as objects; methods among them by their names.
@@ -79,7 +81,7 @@ def method_config(name: str, shared: Config) -> Config:
 
     ``name`` may carry regularisers: ``"fedavg+dw:mu=0.1"``.
     """
-    method, *terms = name.split("+")
+    method, *terms = split_terms(name)
     settings = {path: shared.settings[key] for key, path in _relevant_settings(method, shared.settings).items()}
     return replace(shared, method=method, terms=(*shared.terms, *terms), settings=settings)
 
@@ -115,5 +117,9 @@ def assign_directories(configs: Sequence[Config], root: Path) -> list[Config]:
 
 
 def to_file_name(text: str) -> str:
-    """Turn ``text`` into a part of a file name."""
-    return "".join(c if c.isalnum() or c in "-_.+" else "-" for c in Path(text).name)[:MAX_NAME]
+    """Turn ``text`` into a part of a file name; a long one is cut, and a digest keeps it apart from others."""
+    name = "".join(c if c.isalnum() or c in "-_.+" else "-" for c in Path(text).name)
+    if len(name) <= MAX_NAME:
+        return name
+    digest = sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGITS]
+    return f"{name[: MAX_NAME - DIGITS - 1]}-{digest}"

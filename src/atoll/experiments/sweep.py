@@ -160,7 +160,7 @@ def run_sweep(
     """Run a method over settings and choose by validation, like ``atoll sweep``.
 
     Args:
-        method: a name, with a variant and regularisers as on the command line, or a method.
+        method: a name, with a variant, settings and regularisers as on the command line, or a method.
         grid: settings of the method, or options of a run, and their values, such as ``{"lam": [0.1, 1]}``.
         data: a name or path, or anything that ``atoll.make_dataset`` takes.
         models: names of architectures, or networks.

@@ -28,7 +28,8 @@ def make(
     """Build a method with settings and regularisers.
 
     Args:
-        name: a method and perhaps a variant, such as ``"dcpfl:no-al"``, or a path that ends in ``.py``.
+        name: a method or a path that ends in ``.py``, perhaps with a variant and settings behind a colon, such as
+            ``"dcpfl:no-al"``, ``"fedprox:mu=0.1"`` or ``"scd:no-gm,reg_every=2"``.
         settings: hyper-parameters, nested ones with a dot: ``{"lam": 0.2, "optim.momentum": 0.5}``.
         terms: regularisers as on the command line: ``["dw:mu=0.1"]``.
         optimiser: the optimiser options that all methods share; they apply to all local training of a client, so also
@@ -41,12 +42,16 @@ def make(
         >>> make("ditto", {"lam": 0.5}).lam
         0.5
     """
-    base, variant = split_variant(name)
+    base, rest = split_variant(name)
     cls = _registry.method(base)
     built = cls()
     if optimiser:
         built = _with_optimiser(built, optimiser, base)
-    for field, value in {**_variant(cls, base, variant), **(settings or {})}.items():
+    variant, named = _read_variant(name, rest or "")
+    given = dict(settings or {})
+    for field in named.keys() & given.keys():  # The label would name a value that the run does not have.
+        raise AtollError(f"{name!r} says what {field} is, and {field}={given[field]} is given as well. Give it once.")
+    for field, value in {**_variant(built, base, variant), **named, **given}.items():
         built = _set(built, field, value, where=base)
     return _add_terms(built, terms, base) if terms else built
 
@@ -62,18 +67,32 @@ def with_settings(target: T, settings: Mapping[str, Any], where: str) -> T:
 
 
 def split_variant(name: str) -> tuple[str, str | None]:
-    """Split ``"dcpfl:no-al"`` into method and variant; the variant is None if there is none."""
-    base, _, variant = name.partition(":")
-    return base, variant or None
+    """Split ``"dcpfl:no-al"`` into the method and the text after the colon; None if there is none."""
+    base, _, rest = name.partition(":")
+    return base, rest or None
 
 
-def _variant(cls: _registry.MethodType, base: str, variant: str | None) -> Mapping[str, Any]:
-    if variant is None:
+def _read_variant(name: str, rest: str) -> tuple[str, dict[str, str]]:
+    """Read the text after the colon: a variant, or settings, or both, such as ``no-gm,reg_every=2``."""
+    first, _, others = rest.partition(",")
+    variant, listed = ("", rest) if "=" in first else (first, others)
+    form = "METHOD:SETTING=VALUE,SETTING=VALUE, such as fedprox:mu=0.1, or METHOD:VARIANT,SETTING=VALUE"
+    return variant, parse_pairs("The method", name, listed, ",", form)
+
+
+def _variant(method: Any, base: str, variant: str) -> Mapping[str, Any]:
+    """Return the settings of a variant; none without a variant."""
+    known = traits_of(method).variants
+    if not variant:
         return {}
-    if variant not in traits_of(cls).variants:
-        known = traits_of(cls).variants
-        raise unknown("variant", variant, known, f"of {base}") if known else AtollError(f"{base} has no variants.")
-    return traits_of(cls).variants[variant]
+    if variant in known:
+        return known[variant]
+    named = {s.name: s.default for s in settings_of(method)}
+    if variant in named:
+        raise AtollError(f"{base} has no variant {variant!r}, but a setting. Write its value: {base}:{variant}=VALUE.")
+    if known:
+        raise unknown("variant", variant, known, f"of {base}")
+    raise AtollError(f"{base} has no variants. Settings are written with their values, as {base}:SETTING=VALUE.")
 
 
 def _with_optimiser(method: Any, options: Mapping[str, Any], base: str) -> Any:

@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -141,13 +141,11 @@ def _from_file(path: Path) -> MethodType:
 
 def _check_form(cls: MethodType, where: str) -> None:
     """Raise an AtollError unless the class is a dataclass with defaults, hooks and annotations as a method needs."""
+    check_functions(cls, where)
     declared: Any = cls
-    if not is_dataclass(declared):
-        raise AtollError(f"{where} must be a dataclass: write @dataclass(frozen=True) above it.")
     for f in fields(declared):
         if f.default is MISSING and f.default_factory is MISSING:
             raise AtollError(f"{where}.{f.name} has no default. Give it one: a method must run without settings.")
-    check_functions(cls, where)
     try:
         contract(cls())
     except (KeyError, NameError, TypeError, ValueError) as reason:

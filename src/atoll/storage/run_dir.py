@@ -20,7 +20,7 @@ from ..errors import AtollError
 from ..privacy.budget import JOURNAL
 from ..utils.files import read_ordinary, sync_folder, to_json, write, write_whole
 
-_FOLDERS = ("checkpoints", "objects", "states", "per_client", "models")
+_FOLDERS = ("checkpoints", "objects", "states", "per_client", "models", "tensorboard")
 _FILES = (
     "metrics.jsonl",
     "summary.json",

@@ -1,14 +1,23 @@
-"""Import Python files that users write: a method, a regulariser, a model, a metric."""
+"""Import Python files that users write, such as a method or a model, and find their lines in tracebacks."""
 
 import importlib.util
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from textwrap import shorten
 from types import ModuleType
 from typing import Any
 
 from ..errors import AtollError, unknown
+
+LONGEST_LINE = 80  # characters of code in a message
+# Folders of code that users did not write: this package, other packages, and the standard library.
+_INSTALLED = tuple(
+    {str(Path(__file__).parents[1]), *map(sysconfig.get_paths().__getitem__, ("purelib", "platlib", "stdlib"))}
+)
 
 
 def imported(path: Path, what: str) -> ModuleType:
@@ -46,3 +55,16 @@ def entry(path: Path, name: str, what: str) -> Callable[..., Any]:
         raise unknown("entry", name, own, f"of {what[0].lower() + what[1:]} {str(path)!r}")
     found: Callable[..., Any] = own[name]
     return found
+
+
+def find_user_line(reason: BaseException) -> str | None:
+    """Return the last line of a user's own code in a traceback, such as ``line 7 of mine.py (if total.item() > 0)``.
+
+    None if no such code was running.
+    """
+    own = [f for f in traceback.extract_tb(reason.__traceback__) if not f.filename.startswith((*_INSTALLED, "<frozen"))]
+    if not own:
+        return None
+    last = own[-1]
+    code = shorten(last.line or "", LONGEST_LINE, placeholder=" …").rstrip(":")
+    return f"line {last.lineno} of {Path(last.filename).name}" + (f" ({code})" if code else "")

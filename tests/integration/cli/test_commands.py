@@ -78,6 +78,22 @@ def test_summary_has_all_entries(atoll: Atoll, drawn: list[Path]) -> None:
     assert drawn == [Path("run/report.html")]  # once
 
 
+def test_two_settings_of_one_method_are_compared_repeated_and_resumed(atoll: Atoll, drawn: list[Path]) -> None:
+    shown = atoll("compare", "fedprox:mu=0.1", "fedprox:mu=5", *QUICK, "--out", "root").stdout
+    assert "fedprox:mu=0.1" in shown
+    assert "fedprox:mu=5" in shown
+    kept = [json.loads(Path(f"root/fedprox-mu-{mu}-seed0/summary.json").read_text()) for mu in ("0.1", "5")]
+    assert [one["variant"] for one in kept] == ["mu=0.1", "mu=5"]
+
+    plain = atoll("run", "fedprox", *QUICK, "--set", "mu=5", "--out", "plain", "--json").stdout
+    again = atoll("run", "--config", "root/fedprox-mu-5-seed0/config.yaml", "--out", "again", "--json").stdout
+    longer = atoll("run", "--resume", "root/fedprox-mu-5-seed0", "--rounds", 3, "--json").stdout
+
+    digests = [json.loads(text)["digest"] for text in (plain, again)]
+    assert digests == [kept[1]["digest"]] * 2 != [kept[0]["digest"]] * 2
+    assert (json.loads(longer)["label"], json.loads(longer)["rounds"]) == ("fedprox:mu=5", 3)
+
+
 def test_a_generic_model_is_in_the_summary(atoll: Atoll, drawn: list[Path]) -> None:
     summary = json.loads(atoll("run", "fedavg", *QUICK, "--out", "run", "--json").stdout)
     assert summary["variant"] is None
@@ -292,6 +308,9 @@ def test_version_option_prints_the_version(atoll: Atoll) -> None:
         (["run", "ditto", "--set", "optim.momentm=1"], "Did you mean 'momentum'?"),
         (["run", "ditto", "--set", "optim=adm"], "Did you mean 'adam'?"),
         (["run", "dcpfl:no-aal"], "Did you mean 'no-al'?"),
+        (["audit", "dcpfl:lamm=1"], "Did you mean 'lam'?"),
+        (["check", "dcpfl:lamm=1"], "Did you mean 'lam'?"),
+        (["sweep", "dcpfl:lam=1", "--grid", "lam=1,2"], "says what lam is"),
         (["run", "fedavg", "--backend", "vmp"], "vmap"),
         (["run", "fedavg", "--optimiser", "adma"], "adam"),
     ],

@@ -1,6 +1,7 @@
 """Data, networks and methods that a user gives as Python objects."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils.data import Subset, TensorDataset
 
 import atoll
 from atoll.config.python_words import to_python
+from atoll.core.method import Method
 from atoll.core.model import Predictor
 from atoll.data.objects import make_dataset
 from atoll.errors import AtollError
@@ -260,6 +262,32 @@ def test_data_that_are_a_list_of_numbers_are_refused_with_the_forms() -> None:
 def test_method_class_in_place_of_an_object_is_refused() -> None:
     with pytest.raises(AtollError, match=r"FedAvg is a class. Give an object of it: FedAvg\(...\)"):
         atoll.run(FedAvg, (X, Y), **SHORT)  # type: ignore[arg-type]
+
+
+@dataclass
+class Counting(Method[Any, Any, Any, Any]):
+    rounds: int = 0
+
+
+class Undecorated(Method[Any, Any, Any, Any]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (
+            Counting(),
+            r"Counting must be frozen: write @dataclass\(frozen=True\) above it. What a method notes in itself",
+        ),
+        (Undecorated(), r"Undecorated must be a dataclass: write @dataclass\(frozen=True\)"),
+        (3, r"3 is no method. Give a name such as 'fedavg', or an object such as FedAvg\(\)"),
+        (None, "None is no method"),
+    ],
+)
+def test_object_that_is_no_frozen_method_is_refused_by_name(method: Any, says: str) -> None:
+    with pytest.raises(AtollError, match=says):
+        atoll.run(method, (X, Y), **SHORT)
 
 
 def test_payloads_print_shapes_and_no_numbers() -> None:

@@ -8,8 +8,10 @@ import torch
 
 from atoll.config import Config
 from atoll.core import Client, Key, Nothing, Params, Round, Traits, payload
+from atoll.engine.build import run_experiment
 from atoll.engine.setup import Setup, build_setup
 from atoll.engine.vmap_trial import find_vmap_problem, largest_gap, two_clients
+from atoll.errors import AtollError
 from atoll.methods.fedavg import FedAvg, Global, Update
 from atoll.methods.local import State
 
@@ -43,8 +45,30 @@ def test_auto_takes_processes_with_a_note_for_a_method_that_vmap_cannot_run() ->
 
     assert found.config.backend == "processes"
     (note,) = found.notes
-    assert note.startswith("--backend auto took processes for ReadsValue: vmap cannot run it (")
-    assert note.endswith("or declare Traits(vmap=False).")
+    assert note.startswith("--backend auto took processes for ReadsValue: vmap cannot run line ")
+    assert " of test_vmap_trial.py (if client.n > 10): vmap: It looks like" in note
+    assert note.endswith("Or declare Traits(vmap=False).")
+
+
+def test_vmap_names_method_and_line_that_it_cannot_run_and_the_remedy() -> None:
+    with pytest.raises(AtollError) as caught:
+        run_experiment(made(ReadsValue(), backend="vmap"))
+
+    text = str(caught.value)
+    assert text.startswith("--backend vmap cannot run ReadsValue: line ")
+    assert " of test_vmap_trial.py (if client.n > 10): vmap: It looks like" in text
+    assert "Or use --backend loop" in text
+
+
+@dataclass(frozen=True)
+class Mistaken(FedAvg):
+    def client_update(self, down: Global, state: Nothing, client: Client, r: Round, k: Key) -> tuple[Update, Nothing]:
+        raise KeyError("a bug of the user")
+
+
+def test_other_errors_of_a_method_keep_their_traceback_under_vmap() -> None:
+    with pytest.raises(KeyError, match="a bug of the user"):
+        run_experiment(made(Mistaken(), backend="vmap"))
 
 
 @pytest.mark.parametrize(("method", "backend"), [(Plain(), "vmap"), (SaysNo(), "processes"), (FedAvg(), "vmap")])

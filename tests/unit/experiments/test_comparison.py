@@ -140,6 +140,27 @@ def test_every_run_has_its_own_directory() -> None:
     assert {Path(str(c.out)).parent for c in planned} == {Path("root")}
 
 
+def test_settings_in_names_keep_labels_and_directories_apart(tmp_path: Path) -> None:
+    own = tmp_path / "mine.py"
+    own.write_text("from atoll.methods.fedprox import FedProx\n\n\nclass Mine(FedProx): pass\n")
+
+    names = ["fedprox:mu=0.1", "fedprox:mu=1e+0+dw:mu=1e+2", f"{own}:mu=2"]
+    planned = assign_directories(plan_configs(names, SMALL, [0]), Path("root"))
+
+    assert [c.label for c in planned] == ["fedprox:mu=0.1", "fedprox:mu=1e+0+dw:mu=1e+2", "mine:mu=2"]
+    assert [Path(str(c.out)).name for c in planned] == [
+        "fedprox-mu-0.1-seed0", "fedprox-mu-1e+0+dw-mu-1e+2-seed0", "mine-mu-2-seed0",
+    ]  # fmt: skip
+    assert planned[1].terms == ("dw:mu=1e+2",)
+
+
+def test_long_names_that_differ_at_their_ends_get_directories_of_their_own() -> None:
+    many = "dcpfl:optim.lr=0.01,optim.momentum=0.9,optim.weight_decay=0.001,lam="
+    planned = assign_directories(plan_configs([f"{many}0.1", f"{many}0.2"], SMALL, [0]), Path("root"))
+
+    assert len({c.out for c in planned}) == 2
+
+
 @pytest.mark.parametrize(("names", "seeds"), [(["fedavg", "fedavg"], [0]), (["fedavg"], [1, 2, 1])])
 def test_the_same_run_twice_is_refused(names: list[str], seeds: list[int]) -> None:
     with pytest.raises(AtollError, match="twice"):

@@ -196,6 +196,43 @@ def test_unknown_variant_is_refused() -> None:
     assert "local has no variants" in said("local:x")
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("dcpfl:lam=0.25", {"lam": 0.25}),
+        ("dcpfl:lam=0.25,virtual=3", {"lam": 0.25, "virtual": 3}),
+        ("dcpfl:optim.lr=1e+0,calibrate.epochs=2", {"optim.lr": 1.0, "calibrate.epochs": 2}),
+        ("dcpfl:no-gc,lam=0.25", {"virtual": 0, "lam": 0.25}),
+        ("dcpfl:no-gc,virtual=3", {"virtual": 3}),  # a setting overrules that of a variant
+    ],
+)
+def test_settings_behind_the_colon_are_those_given_apart(name: str, settings: dict[str, Any]) -> None:
+    assert make(name) == make("dcpfl", settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dcpfl:lma=1", "Unknown setting 'lma' of dcpfl. Did you mean 'lam'?"),
+        ("dcpfl:lam=", "Setting dcpfl.lam must be a number, not ''"),
+        ("dcpfl:lam", "dcpfl has no variant 'lam', but a setting. Write its value: dcpfl:lam=VALUE."),
+        ("dcpfl:lam=1,lam=2", "The method cannot be 'dcpfl:lam=1,lam=2': lam is given twice"),
+        ("dcpfl:no-al,lam", "'lam' has no name and '=' before its value. Write METHOD:SETTING=VALUE"),
+        ("dcpfl:lam=1,no-al", "'no-al' has no name and '=' before its value"),
+        ("local:x", "local has no variants. Settings are written with their values, as local:SETTING=VALUE."),
+    ],
+)
+def test_wrong_text_behind_the_colon_is_refused_with_the_reason(name: str, message: str) -> None:
+    assert message in said(name)
+
+
+def test_setting_that_contradicts_the_one_behind_the_colon_is_refused() -> None:
+    """The name is the label in tables, which would tell of another value than the one that ran."""
+    assert "'dcpfl:lam=1' says what lam is, and lam=2 is given as well. Give it once." in said(
+        "dcpfl:lam=1", {"lam": 2}
+    )
+
+
 # -- regularisers -----------------------------------------------------------------------------------------------------
 
 

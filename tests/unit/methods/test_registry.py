@@ -165,7 +165,8 @@ from atoll.methods.fedavg import Averaging, FedAvg
         (HEAD, "must define exactly one Method class; it has 0"),
         (HEAD + "class A(FedAvg): ...\nclass B(FedAvg): ...\n", "must define exactly one Method class; it has 2"),
         (HEAD + "class A(Method): ...\n", "must be a dataclass"),
-        (HEAD + "@dataclass(frozen=True)\nclass A(Method):\n    lam: float\n", "lam has no default"),
+        (HEAD + "@dataclass\nclass A(Method):\n    lam: float = 1\n", "must be frozen: write @dataclass(frozen=True)"),
+        (HEAD + "@dataclass(frozen=True, kw_only=True)\nclass A(FedAvg):\n    lam: float\n", "lam has no default"),
         (
             HEAD + "@dataclass(frozen=True)\nclass A(FedAvg):\n    def client_update(self, down): ...\n",
             "A.client_update takes (down), but is called with (down, state, client, r, k)",
