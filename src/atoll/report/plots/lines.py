@@ -15,6 +15,7 @@ from ..wording import size
 from .axes import Array, entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, look, percent, short
 
 DASHES: ArtistStyle = {"solid": "-", "dashed": (0, (4, 2)), "dashdot": (0, (6, 2, 1, 2)), "dotted": ":"}
+GOAL: ArtistStyle = {"color": MUTED, "linestyle": (0, (1, 2)), "linewidth": 1}
 LINE, MARK = 1.9, 5.0  # points, the width of a line and of its markers
 HIDES = 0.005  # of the height of a panel: lines that are nearer to each other hide one another
 FEW = 8  # points of which each is marked, and has a tick of its own
@@ -98,14 +99,15 @@ def lines(
             over = sum(_hides(line, other, near) for other in panel.lines[place + 1 :])
             _line(ax, names.index(line.name), line, up.scale, over)
         if panel.goal is not None:
-            ax.axhline(up.scale * panel.goal, color=MUTED, linestyle=(0, (1, 2)), linewidth=1)
+            ax.axhline(up.scale * panel.goal, **GOAL)
         _ticks(ax, across, panel, width)
         entitle(ax, panel.title)
         if up.percent:
             percent(ax)
     label(fig, axes, across.label, up.label, width)
     entries = [_entry(i, name, panels) for i, name in enumerate(names)]
-    legend(fig, [*entries, *(_kind(dash, text) for dash, text in dashes.items())], width)
+    goals = [Line2D([], [], **GOAL, label="target")] if any(panel.goal is not None for panel in panels) else []
+    legend(fig, [*entries, *(_kind(dash, text) for dash, text in dashes.items()), *goals], width)
     return fig
 
 
