@@ -26,6 +26,7 @@ from .wording import count, join_numbers, size
 
 BYTES = "Bytes per client and round"
 MANY = 12  # directories, from which on their list is folded
+MOST = 5  # methods whose gains stand at the top; those of further ones are folded
 
 
 def write(run_dirs: list[Path], out: Path, figures: Sequence[FigureSpec] = ()) -> Path:
@@ -88,6 +89,8 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
         runs=[_pointer(run, base) for run in runs],
         files=FILES,
         many=MANY,
+        most=MOST,
+        count=count,
         colours={"light": style.variables(dark=False), "dark": style.variables(dark=True)},
         swatch=_swatch,
         versions=sorted({str(run.summary["version"]) for run in runs}),
