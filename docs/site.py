@@ -23,7 +23,7 @@ SYMBOL = re.compile(r"\$([^$\n]+)\$")
 PICTURE = re.compile(r"!\[[^\]]*\]\(([^):]+)\)")
 TABLE = re.compile(r"^\|.*\|\n\|[ |:-]+\|\n(?:\|.*\|(?:\n|\Z))+", re.MULTILINE)
 NUMBER = re.compile(
-    r"[*~≤<±+\s-]*\d[\d,.]*(?:\s*±\s*[\d.]+)?(?:\s*(?:%|[kMGT]?B|s|ms|×|points?))?\**|[-–]?"
+    r"[*~≤<±+\s-]*\d[\d,.]*(?:e[-+]?\d+)?(?:\s*(?:±|to)\s*[-+]?[\d.]+)?(?:\s*(?:%|[kMGT]?B|s|ms|×|points?))?\**|[-–]?"
 )  # or nothing
 SHOWN = {".py": "python", ".json": "json", ".yaml": "yaml", ".toml": "toml", ".csv": "text", ".md": "markdown"}
 PUBLISHED = {".md", ".svg", ".png", ".css", ".js", ".ipynb"}

@@ -393,12 +393,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Reader]:
 
 
 def test_the_site_aligns_columns_of_numbers_at_the_right_and_words_at_the_left() -> None:
-    rows = "| `a` | 96.4 ± 1.7 | 12 kB | 3 of 4 |\n| `b` | – | 0 | x |\n"
-    page = f"| method | by val | bytes | note |\n| --- | --- | --- | --- |\n{rows}"
+    rows = "| `a` | 96.4 ± 1.7 | 12 kB | -0.1 to +2.5 | 5.1e-05 | 3 of 4 |\n| `b` | – | 0 | – | 0.06 | x |\n"
+    page = f"| method | by val | bytes | interval | p | note |\n|{' --- |' * 6}\n{rows}"
 
     shown = script("site").page_of_site(page, "results.md")
 
-    assert shown.split("\n")[1] == "| --- | ---: | ---: | --- |"
+    assert shown.split("\n")[1].split("|")[1:-1] == [" --- ", *[" ---: "] * 4, " --- "]
 
 
 def test_the_site_has_every_page(site: dict[Path, Reader]) -> None:

@@ -11,7 +11,7 @@ from .._version import __version__
 from ..config import Config
 from ..engine.experiment import Watch
 from ..report import figures, html
-from ..report.figures.base import FigureSpec, RunsByCase
+from ..report.figures.base import FigureSpec, RunsByCase, head
 from ..report.sheets import Sheet, as_csv, latex, markdown
 from ..storage.group_dir import RESULTS, check_free_for_recipe
 from ..storage.run_reader import Run
@@ -127,8 +127,8 @@ def write_results(made: PaperPlan, runs: Sequence[Run], seconds: float) -> Json:
     tables = paper_comparison.result_sheets(paper_comparison.compare_numbers(recipe, loaded), loaded)
     # A run of seconds on other data says nothing about a paper.
     claims = [] if scale.name == "smoke" else paper_comparison.check_claims(recipe, loaded)
-    own = figures.make_figures(recipe.figures, loaded)
-    files = figures.write([*own, *_others(own, loaded)], root / FIGURES)
+    own, others = _figures(recipe, loaded, scale.name)
+    files = figures.write([*own, *others], root / FIGURES)
     document = {
         "recipe": recipe.name,
         "title": recipe.title,
@@ -150,10 +150,17 @@ def write_results(made: PaperPlan, runs: Sequence[Run], seconds: float) -> Json:
     return document
 
 
-def _others(own: Sequence[FigureSpec], shown: RunsByCase) -> list[FigureSpec]:
-    """Return the figures that any runs have, without those that the recipe asks for."""
+def _figures(recipe: Recipe, shown: RunsByCase, scale: str) -> tuple[list[FigureSpec], list[FigureSpec]]:
+    """Return the figures that the recipe asks for, and the others that any runs have.
+
+    The words above a figure name the data that really ran, because the cases have the names of the paper.
+    """
+    own = figures.make_figures(recipe.figures, shown)
     there = {drawn.name for drawn in own}
-    return [drawn for drawn in figures.default_figures(shown) if drawn.name not in there]
+    others = [drawn for drawn in figures.default_figures(shown) if drawn.name not in there]
+    data = dict.fromkeys(str(run.summary["data"]) for runs in shown.values() for run in runs)
+    words = f"Run on {', '.join(data)} at scale {scale}"
+    return [head(drawn, words) for drawn in own], [head(drawn, words) for drawn in others]
 
 
 def _figure(drawn: FigureSpec) -> Json:

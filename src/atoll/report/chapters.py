@@ -43,6 +43,7 @@ def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
     """Build the chapter of comparable runs; ``prefix`` keeps ids in its figures unique on the page."""
     found = groups(runs)
     rows = table.method_rows(found)
+    majority = table.majority_row(runs)
     names, extra = _extra(found)
     shares = {runs[0].problem.format_of(name).percent for name in names}
     shown = {("", group.name): group.runs for group in found}
@@ -53,9 +54,9 @@ def make_chapter(runs: Sequence[Run], prefix: str) -> Chapter:
         columns=table.columns(rows),
         about=_about(found),
         owners=[describe_gains(one, runs[0].criterion.percent) for one in compared],
-        headline=headline(found, rows),
+        headline=headline(found, rows, next(iter(majority), None)),
         cards=_cards(rows),
-        rows=[*rows, *table.majority_row(runs)],
+        rows=[*rows, *majority],
         leaders={column.field: table.leaders(rows, column) for column in table.columns(rows)},
         extra=extra,
         extra_columns=[_extra_title(runs[0], name, shares) for name in names],

@@ -1,6 +1,7 @@
 """Write notes on runs: unfinished runs, rejected uploads, corrected partitions, privacy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ..storage.run_reader import Run
 from .figures.base import title
@@ -12,14 +13,29 @@ from .wording import count
 LISTED = 5  # rejected uploads named in a note before the rest is only counted
 
 
-def run_notes(runs: Sequence[Run]) -> list[str]:
-    """Return all notes on runs, one sentence or more each."""
+class Note(NamedTuple):
+    """A note on runs: which runs, and one sentence or more."""
+
+    subject: str
+    text: str
+
+
+def group_notes(notes: Iterable[Note]) -> dict[str, list[str]]:
+    """Return the texts of notes by their subject, in the order of the subjects."""
+    grouped: dict[str, list[str]] = {}
+    for subject, text in notes:
+        grouped.setdefault(subject, []).append(text)
+    return grouped
+
+
+def run_notes(runs: Sequence[Run]) -> list[Note]:
+    """Return all notes on runs."""
     return [
         *_unfinished(runs),
         *_rejected(runs),
         *_partition_notes(runs),
         *(
-            f"{title(members[0].summary)}: {note}"
+            Note(title(members[0].summary), note)
             for members in settings(runs)
             for note in warn_of_single_classes(members)
         ),
@@ -27,44 +43,51 @@ def run_notes(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _unfinished(runs: Sequence[Run]) -> list[str]:
+def _unfinished(runs: Sequence[Run]) -> list[Note]:
     return [
-        f"{run.label}, seed {run.seed}: {run.status}"
-        + (f" after round {run.metrics[-1]['round']}" if run.metrics else " before the first evaluation")
-        + f" of {run.planned}. Its numbers are those of the rounds it reached."
+        Note(
+            _subject(run),
+            run.status
+            + (f" after round {run.metrics[-1]['round']}" if run.metrics else " before the first evaluation")
+            + f" of {run.planned}. Its numbers are those of the rounds it reached.",
+        )
         for run in runs
         if run.status != "finished"
     ]
 
 
-def _rejected(runs: Sequence[Run]) -> list[str]:
+def _rejected(runs: Sequence[Run]) -> list[Note]:
     notes = []
     for run in runs:
         rejected = [f"round {m['round']}: {_describe(entry)}" for m in run.metrics for entry in m["rejected"]]
         if rejected:
             more = f"; and {len(rejected) - LISTED} more" if len(rejected) > LISTED else ""
             listed = "; ".join(rejected[:LISTED])
-            notes.append(f"{run.label}, seed {run.seed}: {count(len(rejected), 'upload')} rejected ({listed}{more}).")
+            notes.append(Note(_subject(run), f"{count(len(rejected), 'upload')} rejected ({listed}{more})."))
     return notes
 
 
-def _partition_notes(runs: Sequence[Run]) -> list[str]:
+def _partition_notes(runs: Sequence[Run]) -> list[Note]:
     """Return the notes on data and partitions, each once, with the seeds for which it holds."""
     found: dict[tuple[str, str], list[Run]] = {}
     for members in group_by_partition(runs):
         for note in members[0].holdings["notes"]:
             found.setdefault((title(members[0].summary), note), []).extend(members)
-    return [f"{partition_title(members)}: {note}" for (_, note), members in found.items()]
+    return [Note(partition_title(members), note) for (_, note), members in found.items()]
 
 
-def _privacy_statements(runs: Sequence[Run]) -> list[str]:
+def _privacy_statements(runs: Sequence[Run]) -> list[Note]:
     """Return the guarantees and their limits for runs with a privacy mechanism."""
     stated = ((run, run.summary.get("privacy") or {}) for run in runs)
     return [
-        f"{run.label}, seed {run.seed}: {' '.join(privacy['statement'])}"
+        Note(_subject(run), " ".join(privacy["statement"]))
         for run, privacy in stated
         if privacy.get("gate") or privacy.get("dp")
     ]
+
+
+def _subject(run: Run) -> str:
+    return f"{run.label}, seed {run.seed}"
 
 
 def _describe(entry: object) -> str:

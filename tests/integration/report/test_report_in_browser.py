@@ -145,3 +145,14 @@ def test_without_scripts_the_pictures_stay(chromium: Any, report: Path) -> None:
 
     assert page.locator("#curves .scroll.wide svg").is_visible()
     context.close()
+
+
+def test_table_that_is_cut_says_so_until_its_end_is_seen(page: Any) -> None:
+    table, hint = page.locator("#comparison > .scroll"), page.locator("#comparison > .goes-on")
+    cut = table.evaluate("place => place.scrollWidth > place.clientWidth + 1")
+    assert hint.is_visible() == cut
+    assert cut == (page.viewport_size["width"] < 600)
+
+    table.evaluate("place => { place.scrollLeft = place.scrollWidth; }")
+
+    page.locator("#comparison > .scroll.cut").wait_for(state="detached")

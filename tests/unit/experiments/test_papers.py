@@ -20,6 +20,7 @@ from atoll.experiments.papers import SCALES, Cell, PrintedNumber
 from atoll.experiments.runner import Outcome, run_cases
 from atoll.methods._factory import make, settings_of, split_variant
 from atoll.report import figures, html
+from atoll.report.figures import FigureRequest
 from atoll.storage.run_reader import Run
 
 RECIPES = papers.list_recipes()
@@ -345,9 +346,11 @@ def test_claims_are_judged_by_what_the_recipe_measures(tmp_path: Path) -> None:
 
 def test_smoke_scale_gives_no_verdict_and_names_the_data_that_ran(tmp_path: Path, without_report: None) -> None:
     recipe = papers.read_recipe("paper/table", shelve(tmp_path))
+    recipe = replace(recipe, figures=[FigureRequest("curves")])
     made = reproduction.plan(recipe, "smoke", tmp_path / "out", None)
     document = reproduction.run_plan(made, lambda config: lambda done, line: None).document
     assert document["claims"]["rows"] == []
+    assert document["figures"][0]["caption"].endswith("Run on digits at scale smoke.")
     assert document["tables"][0]["title"] == "few (run on digits, iid, 3 clients)"
 
 

@@ -26,7 +26,7 @@ from atoll.errors import AtollError
 from atoll.inference.models import SavedRun, open_run
 from atoll.report import figures, html, pictures, plots, style
 from atoll.report.figures import metrics, models, sweeps
-from atoll.report.figures.base import FigureSpec, RunsByCase, by_case, pair
+from atoll.report.figures.base import FigureSpec, RunsByCase, by_case, head, pair
 from atoll.report.figures.sweeps import place
 from atoll.simulation.clock import Clock, Times
 from atoll.storage.run_reader import Run, load
@@ -144,6 +144,19 @@ def test_a_line_is_a_mean_with_a_band_and_keeps_its_colour_in_every_panel() -> N
     assert sorted(set(np.round(band[band[:, 0] == 1, 1], 6))) == [20, 40]
     assert first.get_xscale() == "log"
     assert [t.get_text() for t in first.get_xticklabels()] == ["1", "10"]
+
+
+def test_line_that_others_hide_is_wider_to_be_seen_below_them() -> None:
+    """With means from 30 to 80 %, lines 0.05 points apart hide one another, and lines 5 points apart do not."""
+    lower, hidden, far = (
+        plots.Line(name, [1, 2], np.array([values]))
+        for name, values in (("lower", [0.3, 0.8]), ("hidden", [0.3005, 0.8]), ("far", [0.35, 0.75]))
+    )
+
+    (ax,) = plots.lines([plots.Panel("", [lower, hidden, far])], plots.Axis("x"), plots.Up("y")).axes
+
+    first, second, third = (line.get_linewidth() for line in ax.lines)
+    assert first > second == third
 
 
 def test_a_map_shows_its_numbers_and_thins_many_classes() -> None:
@@ -556,3 +569,24 @@ def test_both_colours_of_norms_stand_in_the_legend() -> None:
     texts = [text.get_text() for text in fig.legends[0].get_texts()]
     assert texts == ["share and norm on opposite sides of the average", "both above or both below the average"]
     assert "sum of norms" in fig.axes[1].get_ylabel()
+
+
+def test_norms_are_percentages_in_both_panels_of_a_model() -> None:
+    draw = plots.Draw("", np.array([0.7, 0.3]), np.array([0.614, 0.386]))
+
+    circles, scatter = plots.moduli([draw], ["cat", "dog"]).axes
+
+    assert [text.get_text() for text in circles.texts] == ["61.4", "38.6"]
+    assert scatter.get_ylabel().endswith("%")
+    assert circles.get_xlabel().endswith("%")
+
+
+def test_words_above_a_figure_stand_in_its_caption_and_above_its_numbers(ran: dict[str, Path]) -> None:
+    (moduli,) = models.moduli(shown_of(ran["local"]))
+
+    titled = head(moduli, "Run on digits")
+
+    assert titled.draw(style.WIDE).get_suptitle() == "Run on digits"
+    assert titled.caption.endswith(" Run on digits.")
+    assert titled.numbers is not None
+    assert titled.numbers.title == "Shares and norms (run on digits)"

@@ -592,8 +592,8 @@ def test_page_contains_the_numbers(page: str) -> None:
     assert "9 runs, all finished" in text
     assert "dcpfl reaches 93.00 ± 3.61 % personal accuracy, 28.00 points ahead of local (p 0.0079)." in text
     assert "4 clients (partition dirichlet:0.1, split client_811), 3 rounds, models cnn1, cnn2" in text
-    row = " ".join(text[text.index("dcpfl 3 93.00") :].split()[:21])
-    assert row.startswith("dcpfl 3 93.00 ± 3.61 – 60.00 ± 0.00 70.00 ± 0.00 25.00 ± 0.00 – 1.50 0.0204 12.3k – 75.2")
+    row = " ".join(text[text.index("dcpfl 3 93.00") :].split()[:23])
+    assert row.startswith("dcpfl 3 93.00 ± 3.61 – 60.00 ± 0.00 70.00 ± 0.00 25.00 ± 0.00 – 1.5 MB 20.4 kB 12.3k – 75.2")
     assert "best by validation that of the round with the highest validation accuracy" in text
     assert "Nothing out of the ordinary" in text
 
@@ -737,9 +737,41 @@ def test_note_on_the_data_of_all_seeds_is_written_once(tmp_path: Path) -> None:
     found = run_notes([load(tmp_path / f"{seed}") for seed in range(3)])
 
     assert found == [
-        "digits, dirichlet:0.1, 4 clients, seeds 0 to 2: Inferred as number: age.",
-        "digits, dirichlet:0.1, 4 clients, seed 1: Client a has no column dose.",
+        ("digits, dirichlet:0.1, 4 clients, seeds 0 to 2", "Inferred as number: age."),
+        ("digits, dirichlet:0.1, 4 clients, seed 1", "Client a has no column dose."),
     ]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_notes_on_the_same_runs_have_one_heading(tmp_path: Path) -> None:
+    notes = ["Inferred as number: age.", "Few different whole numbers: ca."]
+    make_run(tmp_path / "0", holdings={"name": "h", "notes": notes})
+
+    section = html.write([tmp_path], tmp_path / "r.html").read_text().partition('<section id="notes">')[2]
+    section = section.partition("</section>")[0]
+
+    assert section.count("digits, dirichlet:0.1, 4 clients, seed 0") == 1
+    assert all(f"<li>{note}</li>" in section for note in notes)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_page_shows_bytes_in_a_readable_unit(tmp_path: Path) -> None:
+    make_run(tmp_path / "0")
+
+    text = html.write([tmp_path], tmp_path / "r.html").read_text()
+
+    assert "Bytes per client and round</span></th>" in text
+    assert "<td>1.5\N{NO-BREAK SPACE}MB</td><td>20.4\N{NO-BREAK SPACE}kB</td>" in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_long_list_of_directories_is_folded(tmp_path: Path) -> None:
+    for seed in range(13):
+        make_run(tmp_path / f"{seed}", seed=seed)
+
+    text = html.write([tmp_path], tmp_path / "r.html").read_text()
+
+    assert "<summary>13 directories</summary>" in text
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -760,8 +792,8 @@ def test_notes_report_unfinished_runs_and_rejected_uploads(tmp_path: Path) -> No
     make_run(tmp_path / "c", "fedmd", holdings={"name": "mended", "notes": ["client c got 2 rows."]})
     text = Reader(html.write([tmp_path], tmp_path / "r.html").read_text()).text
     assert "3 runs: 2 diverged, 1 finished" in text
-    assert "dcpfl, seed 0: diverged after round 3 of 30." in text
-    assert "fedgh, seed 0: diverged after round 3 of 30. Its numbers are those of the rounds it reached. " in text
+    assert "dcpfl, seed 0 diverged after round 3 of 30." in text
+    assert "fedgh, seed 0 diverged after round 3 of 30. Its numbers are those of the rounds it reached. " in text
     assert "2 uploads rejected (round 2: client c; round 2: client d (mu: not finite))." in text
     assert "client c got 2 rows." in text
 

@@ -76,7 +76,7 @@ def join_files(files: Sequence[TableFile], request: TableRequest, owners: Sequen
     notes = [f"{file.path.name}: {note}" if len(files) > 1 else note for file in files for note in file.notes]
     labels = y if request.one_label else None
     if columns[0].kind != TEXT:
-        notes += describe_doubts(x, columns, request.schema.kinds, labels, owner, partial(_place, files))
+        notes += describe_doubts(x, columns, request.schema.kinds, labels, owner, partial(_place_by_name, files))
     if labels is not None and not (request.classes or request.schema.classes):
         notes += describe_rare_classes(labels)
     classes = tuple(request.schema.classes) or None if request.one_label else files[0].names
@@ -176,6 +176,11 @@ def _number_labels(file: TableFile, schema: Schema) -> Array:
                 "or add the label under 'classes'."
             )
     return np.array([number[label] for label in found], dtype=np.int64)
+
+
+def _place_by_name(files: Sequence[TableFile], at: int) -> str:
+    """Return the place of a row without folders, for notes: they stay with runs, which are shown to others."""
+    return Path(_place(files, at)).name
 
 
 def _place(files: Sequence[TableFile], at: int) -> str:

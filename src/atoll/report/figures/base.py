@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from ...storage.run_reader import Document, Run
 from ..groups import groups, settings
+from ..plots.axes import entitle_figure
 from ..plots.lines import LineChart
 from ..sheets import Sheet
 
@@ -27,6 +28,18 @@ class FigureSpec(NamedTuple):
 def line_figure(name: str, caption: str, chart: LineChart, numbers: Sheet | None = None) -> FigureSpec:
     """Make a figure of lines, which pages show with their values under the pointer."""
     return FigureSpec(name, caption, chart.draw, numbers, lines=chart)
+
+
+def head(one: FigureSpec, words: str) -> FigureSpec:
+    """Write words above a figure, and add them to its caption and to the title of its numbers."""
+
+    def draw(width: float) -> Figure:
+        drawn = one.draw(width)
+        entitle_figure(drawn, words)
+        return drawn
+
+    numbers = one.numbers and one.numbers._replace(title=f"{one.numbers.title} ({words[:1].lower()}{words[1:]})")
+    return one._replace(caption=f"{one.caption} {words}.", draw=draw, numbers=numbers)
 
 
 def by_case(runs: Iterable[Run]) -> RunsByCase:

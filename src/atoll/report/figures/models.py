@@ -85,7 +85,10 @@ def relations(shown: RunsByCase) -> list[FigureSpec]:
         found = class_relations.relations(run)
         title = pair(shown, case, method)
         groups.append(
-            [plots.Matrix(f"soft labels, {title}", found.soft), plots.Matrix(f"last layer, {title}", found.weights)]
+            [
+                plots.Matrix(f"soft labels, {title}", found.soft),
+                plots.Matrix(f"last layer, {title}", found.weights, "class"),
+            ]
         )
         sheet_rows.append([case, method, _number(found.distance), _number(found.correlation)])
         names = list(run.data.classes)
@@ -98,7 +101,7 @@ def relations(shown: RunsByCase) -> list[FigureSpec]:
 
 
 def moduli(shown: RunsByCase) -> list[FigureSpec]:
-    """Make a figure of norms of weight vectors against class shares; every client of every seed is a draw."""
+    """Make a figure of norms of weight vectors against class shares; every client of every seed has a model."""
     _check_classes(shown, "moduli")
     draws, sheet_rows, names = [], [], list[str]()
     for (case, method), runs in shown.items():
@@ -108,7 +111,7 @@ def moduli(shown: RunsByCase) -> list[FigureSpec]:
         trend = class_relations.correlate_norms(found)
         sheet_rows.append([case, method, str(trend.draws), _number(trend.rho), str(trend.contrary)])
         names = list(opened[0].data.classes)
-    columns = ["case", "method", "draws", "mean Spearman correlation", "draws with a positive one"]
+    columns = ["case", "method", "models", "mean Spearman correlation", "models with a positive one"]
     caption = "Shares of classes in the rows, and of the norms of their weight vectors in the sum of all norms."
     return [
         FigureSpec(

@@ -24,6 +24,18 @@ export function table(heads, rows, { caption, numeric = [] } = {}) {
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h("td", kind(i), cell ?? "–")))))));
 }
 
+// A table that is wider than its place says so, and fades at the edge beyond which it goes on.
+export function markCut(place) {
+  const hint = h("p", { class: "goes-on", hidden: true }, "Scroll the table sideways for more columns \u2192");
+  place.before(hint);
+  const measure = () => {
+    hint.hidden = place.scrollWidth <= place.clientWidth + 1;
+    place.classList.toggle("cut", place.scrollLeft + place.clientWidth < place.scrollWidth - 1);
+  };
+  place.addEventListener("scroll", measure);
+  new ResizeObserver(measure).observe(place);
+}
+
 export function select(label, options, chosen, onchange, attributes = {}) {
   return h("label", { class: "field", ...attributes }, h("span", {}, label),
     h("select", { "aria-label": label, onchange: (event) => onchange(event.target.value) },

@@ -1,7 +1,7 @@
 // The report's figures of lines, drawn anew with their values under the pointer. Without scripts, the pictures stay.
 
 import { swatch } from "./axes.js";
-import { h, s } from "./dom.js";
+import { h, markCut, s } from "./dom.js";
 import { lines } from "./lines.js";
 import { bytes, number } from "./words.js";
 
@@ -44,7 +44,8 @@ function legend({ names, kinds, panels }) {
   const level = (name) => drawn.every((line) => line.name !== name || line.level !== undefined);
   const sign = (name, i) => (level(name) ? swatch(i, DASHES.dotted) : swatch(i));
   return h("ul", { class: "legend" }, names.map((name, i) => entry(name, sign(name, i), name)),
-    Object.entries(kinds).filter(([dash]) => used.has(dash)).map(([dash, words]) => entry(dash, stroke(dash), words)));
+    Object.entries(kinds).filter(([dash]) => used.has(dash)).map(([dash, words]) => entry(dash, stroke(dash), words)),
+    panels.some(({ goal }) => goal !== null) ? h("li", {}, stroke("dotted"), "target") : null);
 }
 
 // What is hidden in one figure is hidden in all of them, and the button that was pressed keeps the focus.
@@ -82,3 +83,4 @@ function marked(place) {
 
 document.querySelectorAll("figure.with-values").forEach(figure);
 document.querySelectorAll("figure:not(.with-values):has(g.value)").forEach(marked);
+document.querySelectorAll(".scroll:has(> table)").forEach(markCut);

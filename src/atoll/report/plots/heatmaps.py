@@ -19,6 +19,7 @@ ABREAST = 4
 class Matrix(NamedTuple):
     title: str
     values: Array  # [classes, classes], between 0 and 1
+    down: str = "true class"
 
 
 @styled
@@ -35,7 +36,7 @@ def matrices(groups: Sequence[Sequence[Matrix]], classes: Sequence[str], width: 
         for at, (ax, matrix) in enumerate(zip(places, row, strict=True)):
             shown = _map(ax, matrix, [short(classes[c], 10) for c in chosen], list(chosen), norm, at == 0)
             ax.set_xlabel("class" if down == len(table) - 1 or not across else "", fontsize=8.5)
-            ax.set_ylabel("true class" if at == 0 else "", fontsize=8.5)
+            ax.set_ylabel(matrix.down if at == 0 else "", fontsize=8.5)
     bar = fig.colorbar(shown, ax=axes, shrink=0.6 if len(table) > 1 else 0.9, aspect=30, pad=0.015)
     bar.set_label("probability", fontsize=8.5)
     bar.outline.set_visible(False)

@@ -15,7 +15,9 @@ from ..wording import size
 from .axes import Array, entitle, grid, handle, is_wide, label, legend, legend_height, log_ticks, look, percent, short
 
 DASHES: ArtistStyle = {"solid": "-", "dashed": (0, (4, 2)), "dashdot": (0, (6, 2, 1, 2)), "dotted": ":"}
+GOAL: ArtistStyle = {"color": MUTED, "linestyle": (0, (1, 2)), "linewidth": 1}
 LINE, MARK = 1.9, 5.0  # points, the width of a line and of its markers
+HIDES = 0.005  # of the height of a panel: lines that are nearer to each other hide one another
 FEW = 8  # points of which each is marked, and has a tick of its own
 
 
@@ -92,18 +94,20 @@ def lines(
     for ax, panel in zip(axes, panels, strict=True):
         ax.set_xscale("log" if across.log else "linear")
         ax.margins(x=0.02)
+        near = HIDES * _span(panel.lines)
         for place, line in enumerate(panel.lines):
-            over = sum(_is_same(line, other) for other in panel.lines[place + 1 :])
+            over = sum(_hides(line, other, near) for other in panel.lines[place + 1 :])
             _line(ax, names.index(line.name), line, up.scale, over)
         if panel.goal is not None:
-            ax.axhline(up.scale * panel.goal, color=MUTED, linestyle=(0, (1, 2)), linewidth=1)
+            ax.axhline(up.scale * panel.goal, **GOAL)
         _ticks(ax, across, panel, width)
         entitle(ax, panel.title)
         if up.percent:
             percent(ax)
     label(fig, axes, across.label, up.label, width)
     entries = [_entry(i, name, panels) for i, name in enumerate(names)]
-    legend(fig, [*entries, *(_kind(dash, text) for dash, text in dashes.items())], width)
+    goals = [Line2D([], [], **GOAL, label="target")] if any(panel.goal is not None for panel in panels) else []
+    legend(fig, [*entries, *(_kind(dash, text) for dash, text in dashes.items()), *goals], width)
     return fig
 
 
@@ -119,13 +123,21 @@ def _height(panels: int, width: float) -> float:
     return 4.6 if panels == 1 else 3.0
 
 
-def _is_same(line: Line, other: Line) -> bool:
-    """Return True if the means of two lines are drawn in the same place."""
-    return list(line.x) == list(other.x) and np.array_equal(line.y.mean(0), other.y.mean(0))
+def _span(shown: Sequence[Line]) -> float:
+    """Return the distance from the lowest mean of some lines to the highest."""
+    means = np.concatenate([line.y.mean(0) for line in shown if line.y.size] or [np.zeros(1)])
+    return float(np.ptp(means[np.isfinite(means)])) if np.isfinite(means).any() else 0.0
+
+
+def _hides(line: Line, other: Line, near: float) -> bool:
+    """Return True if the means of two lines are drawn in the same place, or nearer to each other than ``near``."""
+    if list(line.x) != list(other.x) or not line.y.size or not other.y.size:
+        return False
+    return np.allclose(line.y.mean(0), other.y.mean(0), rtol=0, atol=near, equal_nan=True)
 
 
 def _line(ax: Axes, i: int, line: Line, scale: float, over: int) -> None:
-    """Draw a line; one that ``over`` equal lines will be drawn over is wider, so that it can be seen below them."""
+    """Draw a line; one that ``over`` lines will be drawn over is wider, so that it can be seen below them."""
     if not line.y.size:
         return
     mean = scale * line.y.mean(0)

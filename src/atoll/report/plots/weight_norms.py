@@ -44,7 +44,7 @@ def moduli(draws: Sequence[Draw], classes: Sequence[str], width: float = WIDE) -
     for at, panel in enumerate(panels):
         own = [draw for draw in draws if draw.panel == panel]
         title = panel if len(panels) > 1 else ""
-        _circles(axes[2 * at], own[:SHOWN], classes, title, 3 if wide else 2)
+        _circles(axes[2 * at], own[:SHOWN], classes, title, 1 if wide else 0)
         _scatter(axes[2 * at + 1], own)
     legend(fig, [_sign(SERIES[0], OPPOSITE), _sign(SERIES[1], ALIKE)], NARROW)  # below, in both widths
     return fig
@@ -64,16 +64,20 @@ def _circles(ax: Axes, draws: Sequence[Draw], classes: Sequence[str], title: str
             ax.scatter(c, row, s=max(AREA * share / top, 6.0), facecolor=face, edgecolor=SERIES[0], linewidth=0.8)
             if not small:
                 shade = SERIES[1] if draw.contrary[c] else INK
-                ax.text(c, row + 0.42, f"{modulus:.{digits}f}", ha="center", va="center", fontsize=7.5, color=shade)
+                ax.text(
+                    c, row + 0.42, f"{100 * modulus:.{digits}f}", ha="center", va="center", fontsize=7.5, color=shade
+                )
     ax.set_xticks(
         range(len(classes)), [short(name, 10) for name in classes], fontsize=8, rotation=90 if _long(classes) else 0
     )
-    ax.set_yticks(range(len(draws)), [f"draw {i + 1}" for i in range(len(draws))])
+    ax.set_yticks(range(len(draws)), [f"model {i + 1}" for i in range(len(draws))])
     ax.set_ylim(len(draws) - 0.3, -0.55)
     ax.set_xlim(-0.7, len(classes) - 0.3)
     ax.grid(visible=False)
     ax.tick_params(length=0)
-    ax.set_xlabel("class; circle: its share of the rows,\nnumber: its share of the sum of norms", fontsize=8.5)
+    ax.set_xlabel(
+        "class; circle: its share of the rows,\nnumber: share of its weight vector in the sum of norms, %", fontsize=8.5
+    )
     entitle(ax, title)
 
 
