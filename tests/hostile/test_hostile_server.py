@@ -221,6 +221,33 @@ def test_every_first_request_of_another_version_is_refused(kind: str, change: di
     assert victim.ask(Frame(kind, head | change)).code == "version"
 
 
+@pytest.mark.parametrize("run", ["../../escape", "/tmp/escape", "", "A" * 32, "a" * 65, 3])
+def test_name_of_a_run_that_could_be_a_path_is_refused(run: object, tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    before = set(tmp_path.rglob("*"))
+
+    for kind in ("begin", "exchange"):
+        frame = victim.first(kind)
+        assert victim.ask(Frame(kind, frame.head | {"run": run}, frame.body)).code == "request"
+
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_result_of_an_exchange_that_never_was_is_refused(tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    victim.begin()
+
+    assert victim.ask(Frame("finish", victim.first("exchange").head)).code == "state"
+
+
+def test_model_that_is_no_payload_is_refused(tmp_path: Path) -> None:
+    victim = Victim(tmp_path)
+    victim.begin()
+    head = victim.first("exchange").head | {"download": sha256(b"none").hexdigest()}
+
+    assert victim.ask(Frame("exchange", head, b"none")).code == "request"
+
+
 # -- rules of the site ------------------------------------------------------------------------------------------------
 
 
@@ -424,7 +451,16 @@ def test_run_with_less_privacy_than_the_limit_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "code"), [({"round": 5}, "run"), ({"round": -1}, "rules"), ({"exchange": 3}, "rules")]
+    ("change", "code"),
+    [
+        ({"round": 5}, "run"),
+        ({"round": -1}, "rules"),
+        ({"exchange": 3}, "rules"),
+        ({"exchange": -1}, "rules"),
+        ({"round": "x"}, "request"),
+        ({"download": "0" * 64}, "request"),
+        ({"base": 3}, "request"),
+    ],
 )
 def test_exchange_outside_of_the_run_is_refused(change: dict[str, int], code: str, tmp_path: Path) -> None:
     victim = Victim(tmp_path)

@@ -505,6 +505,16 @@ def test_run_between_sites_ends_by_validation_scores(tmp_path: Path) -> None:
     assert result.summary["digest"] == expected.summary["digest"]
 
 
+def test_run_between_sites_without_validation_rows_cannot_end_by_their_scores(tmp_path: Path) -> None:
+    sites = deployed(tmp_path, "fedavg")
+    for path in (tmp_path / "data").glob("*.npz"):
+        arrays = dict(np.load(path))
+        np.savez(path, **arrays | {name: arrays[name][:0] for name in ("x_val", "y_val")})
+
+    with pytest.raises(AtollError, match="no client has any"):
+        sites.run(config={"until": 0.3})
+
+
 def test_a_run_goes_on_only_with_the_sites_it_began_with(tmp_path: Path) -> None:
     sites = deployed(tmp_path, "fedavg")
     sites.run(config={"rounds": 1})

@@ -11,7 +11,8 @@ from support import small_runs
 from support.local_sites import SMALL, Sites, babbling, book
 
 from atoll.core.scores import accuracy
-from atoll.deploy.site.models import open_site
+from atoll.deploy.site.models import open_site, personal_model
+from atoll.errors import AtollError
 from atoll.inference import export
 from atoll.storage import audit_log
 
@@ -71,6 +72,24 @@ def test_a_site_s_model_is_taken_away(ditto: tuple[Sites, Any], atoll: Any) -> N
     x = sites.setup.pool.test[2].x
     with torch.no_grad():
         assert torch.equal(read(x), found.personal("2")(x))
+
+
+def test_damaged_model_of_a_site_is_named(tmp_path: Path) -> None:
+    sites = Sites(tmp_path, small_runs.setup("fedavg", **SMALL))
+    sites.run()
+    for path in (tmp_path / "0" / "state" / "runs").glob("*/*/state.safetensors"):
+        path.write_bytes(b"damaged")
+
+    with pytest.raises(AtollError, match="Cannot read the model of run"):
+        open_site(tmp_path / "0")
+
+
+def test_model_of_a_method_that_predicts_by_several_is_refused(tmp_path: Path) -> None:
+    sites = Sites(tmp_path, small_runs.setup("fedapen", **SMALL))
+    sites.run()
+
+    with pytest.raises(AtollError, match="predicts by more than one model"):
+        personal_model(tmp_path / "0")
 
 
 # -- the audit --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import pytest
 from support.odd_uploads import ODD, Odd
 from support.small_runs import setup
 
+from atoll.backends.loop import _checked_state
+from atoll.core.payloads import Nothing
 from atoll.engine import cohort
 from atoll.engine.build import run_experiment
 from atoll.engine.cohort import sample_cohort
@@ -76,3 +78,10 @@ def test_exit_of_all_clients_is_an_error_with_a_remedy() -> None:
 def test_exception_that_cannot_be_pickled_keeps_its_text() -> None:
     with pytest.raises(RuntimeError, match="BadError: complaint of one client"):
         run_odd("own exception", "processes", everybody=True)
+
+
+def test_state_that_cannot_be_stored_is_an_error_of_the_method() -> None:
+    made = setup("local", rows=ROWS)
+
+    with pytest.raises(AtollError, match="The state that Local keeps at a client"):
+        _checked_state(made.method, Nothing())

@@ -21,7 +21,7 @@ from atoll.clients.server_side import ServerSideStates
 from atoll.clients.state_store import MemoryStore
 from atoll.clients.tasks import ClientTask, Rejection, UploadBatch
 from atoll.clients.validation import constraints
-from atoll.clients.validation.checks import find_type_error
+from atoll.clients.validation.checks import find_form_error, find_type_error
 from atoll.clients.validation.expected import STAND_INS
 from atoll.clients.validation.validator import Validator
 from atoll.core.contract import contract
@@ -717,6 +717,49 @@ def test_method_whose_tensors_depend_on_the_number_of_rows_is_refused() -> None:
 
     with pytest.raises(AtollError, match="other tensors from other numbers of rows"):
         OfRows(made.method, made.pool, 0).expected(made.pool.ids[0], download)
+
+
+class Disguised(Tensor):
+    """A subclass, whose own code would run in each operation."""
+
+
+# Each is refused for one reason alone: it passes all other clauses of the check.
+NOT_PLAIN: dict[str, Callable[[], Any]] = {
+    "subclass": lambda: torch.ones(2).as_subclass(Disguised),
+    "sparse": lambda: torch.eye(2).to_sparse(),
+    "csr": lambda: torch.eye(2).to_sparse_csr(),
+    "mkldnn": lambda: torch.eye(2).to_mkldnn(),
+    "meta": lambda: torch.ones(2, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+    "quantised": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+    "complex": lambda: torch.ones(2, dtype=torch.complex64),
+    "list": lambda: [1.0],
+    "None": lambda: None,
+}
+
+
+@payload
+class Both:
+    x: Tensor = about("a tensor")
+    named: Params = about("tensors with names")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", NOT_PLAIN)
+def test_tensor_that_is_not_plain_is_found_by_its_form(kind: str) -> None:
+    odd = NOT_PLAIN[kind]()
+
+    found = [find_form_error(Both(x, named), Both) for x, named in ((odd, {}), (torch.ones(2), {"a": odd}))]
+
+    assert [error and error.field for error in found] == ["x", "named"]
+
+
+@pytest.mark.parametrize("named", [None, [], {3: torch.ones(1)}, torch.ones(1)])
+def test_names_of_tensors_that_are_no_dictionary_are_found(named: Any) -> None:
+    found = find_form_error(Both(torch.ones(2), named), Both)
+
+    assert found is not None
+    assert found.field == "named"
 
 
 # -- strikes ----------------------------------------------------------------------------------------------------------

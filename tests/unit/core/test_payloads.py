@@ -1,6 +1,7 @@
 """Payloads: what may be in them, what is left out of their packed form, and how much that weighs."""
 
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 import torch
@@ -201,3 +202,33 @@ def test_size_is_counted_from_shapes_as_it_is_packed(n: list[int], flags: list[b
                {"w": torch.ones(2, 2)}, "é")  # fmt: skip
 
     assert nbytes(p) == pack(p).nbytes
+
+
+@pytest.mark.parametrize(
+    ("tensors", "scalars", "message"),
+    [
+        ({}, {"n#classes": -1}, "no number from 0"),
+        ({}, {"n#classes": 2**40}, "no number from 0"),
+        ({}, {"n#classes": True}, "no number from 0"),
+        ({}, {"n#classes": 3.0}, "no number from 0"),
+        ({"n#held": torch.tensor([2, 0], dtype=torch.int32)}, {}, "ascending order"),
+        ({"n#held": torch.tensor([0, 0], dtype=torch.int32)}, {}, "ascending order"),
+        ({"n": torch.tensor([4.0, 0.0])}, {}, "cannot be 0"),
+        ({"n": torch.tensor([True, True])}, {}, "cannot be 0"),
+        ({"sigma": torch.zeros(2, 4)}, {}, "do not fill the upper triangle"),
+        ({"sigma": torch.zeros(2, 45 * 23)}, {}, "takes more than 1000 bytes"),
+    ],
+)
+def test_unpack_refuses_impossible_tables(tensors: dict[str, Tensor], scalars: dict[str, Any], message: str) -> None:
+    packed = pack(table(torch.tensor([4.0, 0.0, 1.0]), 2))
+
+    with pytest.raises(ValueError, match=message):
+        unpack(Table, packed.tensors | tensors, packed.scalars | scalars, most=1000)
+
+
+def test_table_of_many_absent_classes_is_refused_before_memory_is_taken() -> None:
+    """One row, and the claim that it belongs to the first of many classes."""
+    packed = pack(table(torch.tensor([4.0, 0.0, 0.0]), 2))
+
+    with pytest.raises(ValueError, match="takes more than 1000 bytes"):
+        unpack(Table, packed.tensors, packed.scalars | {"n#classes": 60_000}, most=1000)

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from support.payloads import Flagged, Mixed, Table, mixed, table
 
 from atoll.core.payloads import Nothing, equal
-from atoll.core.serialization import SENDABLE, WireError, decode, digest, encode, schema
+from atoll.core.serialization import SENDABLE, Limits, WireError, _read_header, decode, digest, encode, schema
 from atoll.errors import AtollError
 from atoll.methods.local import State
 
@@ -180,3 +180,32 @@ def test_decode_refuses_malformed_tensors(dtype: torch.dtype, shape: list[int]) 
         tensors = {"n": torch.ones(1), "n#held": torch.zeros(1, dtype=torch.int32), "mu": torch.ones(1, 2)}
         tensors[name] = torch.ones(shape, dtype=dtype)
         harmless(Table, save(tensors, {"atoll": json.dumps({"payload": "Table", "scalars": {"n#classes": 2}})}))
+
+
+def container(tensors: dict[str, Any], **metadata: str) -> bytes:
+    head = json.dumps(tensors | {"__metadata__": {"atoll": "{}"} | metadata}).encode()
+    return len(head).to_bytes(8, "little") + head
+
+
+def entry(dtype: str = "F32", shape: Any = (0,)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [0, 0]}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (DATA[: HEADER - 1], "cut short"),
+        (container({}, other="x"), "alone"),
+        (container({"a": entry(dtype="F8_E4M3")}), "unknown type"),
+        (container({"a": entry(shape=[-1])}), "whole numbers from 0"),
+        (container({"a": entry(shape=[True])}), "whole numbers from 0"),
+        (container({"a": entry(shape=[0, 2**40])}), "would be larger"),
+        (container({str(number): entry() for number in range(100)}), "lists 100 tensors"),
+        (container({"a": entry()}) + bytes(10**6), "at most"),
+        ((2**40).to_bytes(8, "little") + b"{}", "the header claims"),
+    ],
+)
+def test_header_is_refused_before_the_bytes_are_given_to_another_parser(data: bytes, message: str) -> None:
+    """Safetensors refuses most of them as well; this library's limits do not rely on that."""
+    with pytest.raises(ValueError, match=message):
+        _read_header(data, Limits(size=10**5, header=10**5, entries=50))

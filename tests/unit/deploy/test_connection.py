@@ -101,6 +101,14 @@ def test_site_whose_key_others_can_read_does_not_start(tmp_path: Path) -> None:
         take_part(home.site("north"), Given(), False, None, print)
 
 
+def test_connection_without_tls_to_another_machine_is_refused(tmp_path: Path) -> None:
+    home = FederationDir(tmp_path / "federation")
+    home.create(["north"], ["203.0.113.1"], 8443, 30)
+
+    with pytest.raises(AtollError, match=r"203\.0\.113\.1:8443 is another one"):
+        run_connection(home.site("north"), None, None, True, print)
+
+
 def test_run_that_ends_meanwhile_ends_no_connection() -> None:
     """Flower's own exception is no Exception, so that nothing but the process would catch it."""
     ended = load("site").RunNotRunningException

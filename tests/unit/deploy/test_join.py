@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from atoll.deploy import pki
 from atoll.deploy.federation_dir import FederationDir
@@ -14,6 +16,12 @@ from atoll.deploy.site_folder import SiteFolder, join
 from atoll.errors import AtollError
 
 Refused = Callable[..., str]
+OTHER_CURVE = (
+    ec.generate_private_key(ec.SECP256R1())
+    .public_key()
+    .public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    .decode()
+)
 
 
 @pytest.fixture
@@ -70,6 +78,7 @@ def test_key_of_a_revoked_site_can_be_replaced_by_a_new_line(home: FederationDir
         (lambda line: line + " and more", "not the line"),
         (lambda line: line.replace("AAAA", "BBBB"), "not the line"),
         (lambda line: line.rsplit(" ", 1)[0] + " ../north", "cannot be the name"),
+        (lambda line: f"{OTHER_CURVE} north", "another kind of key"),
         (lambda line: "-----BEGIN OPENSSH PRIVATE KEY-----", "must not leave the site"),
         (
             lambda line: "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8kFC0vT1Y1B8E1zXh2xV0b4q8nLZf0rJ7w0qD0a9Xk n",

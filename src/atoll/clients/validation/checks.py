@@ -121,8 +121,8 @@ def _plain(value: Any) -> bool:
     return (
         type(value) in (Tensor, torch.nn.Parameter)
         and value.layout == torch.strided
-        and not (value.is_meta or value.is_quantized or value.is_nested)
-        and value.dtype in SENDABLE
+        and not (value.is_meta or value.is_nested)
+        and value.dtype in SENDABLE  # quantised and complex types are not
     )
 
 

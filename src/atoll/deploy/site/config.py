@@ -32,7 +32,7 @@ from ...data.dataset import Array, Dataset
 from ...data.federated_dataset import FederatedDataset
 from ...data.loading import load
 from ...data.readers.binary import npz
-from ...data.split import OFFICIAL, check, check_time, resolve, split_site
+from ...data.split import OFFICIAL, check, resolve, split_site
 from ...data.tables.columns import Column, column_from_json, read_bounds
 from ...data.tables.statistics import OWN
 from ...engine.model_factory import default_model
@@ -179,7 +179,6 @@ class SiteData:
         data = self.data
         split = resolve(config.split, data)
         check(split, data)
-        check_time(split, data)
         y = np.concatenate([data.y_train, data.y_test])
         everything, tested = np.arange(len(y)), np.arange(len(data.y_train), len(y))
         rows = everything[: len(data.y_train)] if split == OFFICIAL else everything
