@@ -21,14 +21,14 @@ from .console import console, counted, progress, quiet_option
 @click.option(
     "--new-clients", is_flag=True, help="Adapt to the clients that stayed out of the run (its own --new-clients)."
 )
-@click.option("--shots", default="1,2,5,10,all", show_default=True, help="Training rows of each class.")
-@click.option("--repeats", type=int, default=1, show_default=True, help="Number of draws of rows and orders.")
+@click.option("--shots", default="1,2,5,10,all", show_default=True, help="Training samples of each class.")
+@click.option("--repeats", type=int, default=1, show_default=True, help="Number of draws of samples and orders.")
 @click.option("--epochs", type=float, help="Epochs of the new clients' training.  [default: as in the run]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a setting of the method.")
 @click.option("--model", help="Architecture of the new clients, if the run has several.  [default: the first]")
 @click.option("--partition", help="Divide the data among several new clients, as in a run.")
 @click.option("--clients", type=click.IntRange(min=1), help="Number of new clients that the data are divided among.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of rows and orders.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of samples and orders.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: adapt in RUN]")
 @click.option("--force", is_flag=True, help="Replace the new clients that are in the folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
@@ -39,12 +39,12 @@ def adapt(
 ) -> None:  # fmt: skip
     """Train personal models for clients that were not in RUN, from the state of its server.
 
-    The server's state does not change. Each model is compared with one trained alone on the same rows by as many
+    The server's state does not change. Each model is compared with one trained alone on the same samples by as many
     operations, and with the server's model if the method has one. `atoll predict` and `atoll export` accept the folder.
     """
     if new_clients == (data is not None):
         raise AtollError(
-            "Give either --data with the rows of new clients, or --new-clients for the clients left out of the run."
+            "Give either --data with the samples of new clients, or --new-clients for the clients left out of the run."
         )
     with progress(quiet or as_json) as bars:
         watch = counted(bars, "new clients")

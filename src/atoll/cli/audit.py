@@ -163,6 +163,6 @@ def _show_items(items: Sequence[Item], notes: Iterable[str], as_json: bool) -> N
         when = BEFORE if model == BEFORE else f"with {model} in this round"
         click.echo(f"{down:,} bytes reach a client {when}, {up:,} leave it.")
     click.echo(
-        "Measured in the second round of a dry run with one batch of rows; a client with more classes sends more."
+        "Measured in the second round of a dry run with one batch of samples; a client with more classes sends more."
     )
     _show_notes(notes)

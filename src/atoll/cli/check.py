@@ -28,7 +28,7 @@ FIXED = (
 def check(method: str, config_file: Path | None, as_json: bool, **options: object) -> None:
     """Check that METHOD, or the method that FILE defines, obeys the laws of methods.
 
-    Runs the method on five clients with a few rows of digits: by the loop, in processes, batched by vmap, resumed,
+    Runs the method on five clients with a few samples of digits: by the loop, in processes, batched by vmap, resumed,
     with hostile uploads and with privacy options. Prints what holds. The exit code is 1 if a law is broken.
     """
     started = time.perf_counter()

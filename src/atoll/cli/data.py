@@ -29,7 +29,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, with
 @data_dir
 @as_json
 def data(context: click.Context, data_dir: Path | None, as_json: bool) -> None:
-    """List data sets, or divide one among clients and show the rows of each."""
+    """List data sets, or divide one among clients and show the samples of each."""
     if context.invoked_subcommand is None:
         context.invoke(list_sets, data_dir=data_dir, as_json=as_json)
 
@@ -64,7 +64,7 @@ def partition_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a partition."""
     options = (
         click.option("--task", help="What the labels are: classes, multilabel, regression or next-token."),
-        click.option("--partition", default="auto", show_default=True, help="Partition of the rows among clients."),
+        click.option("--partition", default="auto", show_default=True, help="Partition of the samples among clients."),
         click.option(
             "--clients",
             type=click.IntRange(1),
@@ -83,7 +83,7 @@ def partition_options(command: Callable[..., None]) -> Callable[..., None]:
             type=click.IntRange(0),
             default=0,
             show_default=True,
-            help="Number of rows to set aside as public data.",
+            help="Number of samples to set aside as public data.",
         ),
     )
     for option in reversed(options):
@@ -121,7 +121,7 @@ def show(
     export_to: Path | None,
     as_json: bool,
 ) -> None:
-    """Divide data set NAME among clients, and print and draw the rows of each client.
+    """Divide data set NAME among clients, and print and draw the samples of each client.
 
     \b
     Partitions:
@@ -131,7 +131,7 @@ def show(
       pathological:K           K classes for every client
       classes:K:BETA           K classes for every client, each class by a Dirichlet draw
       dirichlet:BETA           every class by a Dirichlet draw; the smaller BETA, the more uneven
-      dirichlet:BETA:capped    also even sizes, at least 10 rows
+      dirichlet:BETA:capped    also even sizes, at least 10 samples
       dirichlet:BETA:masked=P  a client takes part in a class with probability P
       dirichlet:BETA:client    every client draws its own mix
       natural                  the owners named in the data
@@ -181,7 +181,7 @@ def cut(
 ) -> None:
     """Divide data set NAME among clients and write a file for each into FOLDER, to try a deployment.
 
-    A run between these sites has exactly the rows of a simulation with the same options.
+    A run between these sites has exactly the samples of a simulation with the same options.
     """
     from ..deploy.export_sites import export_sites as write
 

@@ -24,7 +24,7 @@ from .predict import open_models, print_round, round_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder.  [default: export in RUN or SITE_DIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests as JSON.")
 def export(run: Path, clients: tuple[str, ...], which: str, form: str, out: Path | None, as_json: bool) -> None:
-    """Write personalised models for other programs, each with a manifest, checked on the client's test rows."""
+    """Write personalised models for other programs, each with a manifest, checked on the client's test samples."""
     models = open_models(run, which)
     root = out or run / "export"
     manifests: list[Json] = []

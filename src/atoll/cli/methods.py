@@ -32,7 +32,7 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="Number of public rows, for methods that need them.",
+    help="Number of public samples, for methods that need them.",
 )
 @as_json_option
 def methods(name: str | None, as_json: bool, models: str, shape: str, **nominal: int) -> None:
@@ -97,7 +97,7 @@ def _list(nominal: ReferenceFederation, as_json: bool) -> None:
         source = fact["citation"].partition(",")[0]
         table.add_row(fact["name"], source, str(fact["year"] or ""), fact["family"], *flags, needs, *sizes)
     console().print(table)
-    shape, public = "x".join(map(str, nominal.shape)), f"{nominal.public:,} public rows if needed"
+    shape, public = "x".join(map(str, nominal.shape)), f"{nominal.public:,} public samples if needed"
     click.echo(
         f"\nBytes: one client, one round; {', '.join(nominal.models)} on {shape}, {nominal.held} of {nominal.classes} "
         f"classes held, {public}; ~ varies with the trained weights."

@@ -11,6 +11,7 @@ from ..report.checklist import reproducibility_checklist
 from ..report.figures.base import by_case
 from ..report.groups import split_by_problem
 from ..report.ranks import Ranking, rank_runs
+from ..report.replacing import check_report, check_table
 from ..report.terminal_table import print_table
 from ..storage import run_reader
 from ..utils.files import to_json
@@ -48,6 +49,7 @@ MEASURE = "Average over all test rows, or over clients."
     help=f"Figure for the report and the folder, such as tsne:rows=50; may be repeated: {', '.join(figures.KINDS)}.",
 )
 @click.option("--ranks", is_flag=True, help="Rank methods over several data sets, by Friedman's test.")
+@click.option("--force", is_flag=True, help="Replace other files of these names.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON and write nothing.")
 def report(
     paths: tuple[Path, ...],
@@ -58,6 +60,7 @@ def report(
     folder: Path | None,
     kinds: tuple[str, ...],
     ranks: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Compare runs: print the table and write one self-contained HTML report.
@@ -67,6 +70,9 @@ def report(
     are written as PNG and SVG: those of the report, and those of --figure, some of which load the models of the runs.
     With --ranks, the runs of several data sets are ranked together: mean ranks, Friedman's test, and Nemenyi's
     critical difference as a figure.
+
+    A report is drawn again over the report of the same runs, and a table over the same table. Other files are only
+    replaced with --force.
     """
     requests = [figures.parse_request(kind) for kind in (*kinds, *(["ranks"] if ranks else []))]
     for path in files:
@@ -82,6 +88,10 @@ def report(
         return
     exported = {path: table_export.sheet(loaded, columns.split(",") if columns else ()) for path in files}
     target = out or (paths[0] / "report.html" if len(paths) == 1 else Path("report.html"))
+    if not force:
+        check_report(target, [run.path for run in loaded])
+        for path, sheet in exported.items():
+            check_table(path, sheet)
     for comparable in split_by_problem(loaded):
         print_table(console(), table.rows(comparable))
     for path, sheet in exported.items():

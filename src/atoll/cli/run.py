@@ -47,7 +47,7 @@ def shared_options(command: F) -> F:
         click.option(
             "--splits",
             type=click.IntRange(1),
-            help="Repeat with N splits of the rows, one for each of the seeds 0 to N - 1.",
+            help="Repeat with N splits of the samples, one for each of the seeds 0 to N - 1.",
         ),
     ):
         command = option(command)
@@ -111,7 +111,7 @@ def compare(
     """Run several METHODs on the same clients and seeds, and rank them.
 
     METHOD may have a variant, settings and regularisers: dcpfl:no-al, fedprox:mu=0.1, fedavg+dw:mu=0.1. `all` stands
-    for every method that can run on these clients; without --public a tenth of the rows, at most 100 per class,
+    for every method that can run on these clients; without --public a tenth of the samples, at most 100 per class,
     becomes public data for methods that need it. A setting given with --set applies to all methods that have it;
     dcpfl.lam=0.2 applies to dcpfl only.
     """
@@ -251,7 +251,9 @@ def read_seeds(text: str | None, splits: int | None, seed: object = None) -> lis
         several_of = "--seeds" if text is not None else "--splits"
         raise AtollError(f"--seed and {several_of} exclude each other: both say which seeds to run. Give one of them.")
     if text is not None and splits is not None:
-        raise AtollError("--seeds and --splits exclude each other: every seed divides the rows anew. Give one of them.")
+        raise AtollError(
+            "--seeds and --splits exclude each other: every seed divides the samples anew. Give one of them."
+        )
     if splits is not None:
         return list(range(splits))
     return [] if text is None else list(SEEDS.parse("--seeds", text)[0])

@@ -24,19 +24,19 @@ MOST_CLASSES = 4  # predicted classes that a row of the table by class names
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.5,
     show_default=True,
-    help="With two classes: probability of the second class from which on a row counts as positive.",
+    help="With two classes: probability of the second class from which on a sample counts as positive.",
 )
 @click.option(
-    "--draws", type=click.IntRange(1), default=1000, show_default=True, help="Bootstrap resamples of the test rows."
+    "--draws", type=click.IntRange(1), default=1000, show_default=True, help="Bootstrap resamples of the test samples."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="File of the reliability diagram, .png or .svg.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the bins of the reliability diagram.")
 def scores(run: Path, which: str, point: float, draws: int, out: Path | None, as_json: bool) -> None:
-    """Score each client's personalised model on the client's test rows, with 95 % bootstrap intervals.
+    """Score each client's personalised model on the client's test samples, with 95 % bootstrap intervals.
 
     Accuracy, balanced accuracy, areas under the ROC and the precision-recall curve, Brier score, expected calibration
     error and, with two classes, sensitivity and specificity at a chosen point; then recall and precision of each
-    class over all test rows, with the classes that its rows were taken for.
+    class over all test samples, with the classes that its samples were taken for.
     """
     models = open_models(run, which)
     found = score_clients(models, point, draws)
@@ -51,7 +51,7 @@ def scores(run: Path, which: str, point: float, draws: int, out: Path | None, as
         return
     console().print(_table(found))
     click.echo(
-        f"95 % intervals over {draws} resamples of the test rows; a decision counts as positive from {point:g} on."
+        f"95 % intervals over {draws} resamples of the test samples; a decision counts as positive from {point:g} on."
     )
     console().print(_class_table(found[-1].confusion, models.data.classes))
     if out is not None:

@@ -68,13 +68,13 @@ class Config:
     )
     rows: int | None = option(
         None,
-        "use N training rows in all, validation rows included, of every client in proportion; default: all. Test rows "
-        "stay",
+        "use N training samples in all, validation samples included, of every client in proportion; default: all. "
+        "Test samples stay",
         group=DATA,
         least=1,
     )
     test_rows: int | None = option(
-        None, "use N test rows in all, of every client in proportion; default: all", group=DATA, least=1
+        None, "use N test samples in all, of every client in proportion; default: all", group=DATA, least=1
     )
     clients: int | None = option(
         None, "number of clients; default: 10, or all clients that the partition names", group=DATA, least=1
@@ -84,7 +84,7 @@ class Config:
     )
     partition: str = option(
         AUTO,
-        "partition of the rows among clients: iid, quantity:BETA, pathological:K, shards:K, dirichlet:BETA, "
+        "partition of the samples among clients: iid, quantity:BETA, pathological:K, shards:K, dirichlet:BETA, "
         "classes:K:BETA, natural, or file:PATH; auto: natural "
         f"if the data name owners, otherwise {DEFAULT}",
         group=DATA,
@@ -98,15 +98,15 @@ class Config:
     )
     split: str = option(
         SPLIT_AUTO,
-        "split of a client's rows into training, validation and test rows: client_811, client_82 or official; auto: "
-        "official if a table says which rows are for testing, otherwise client_811, about 8 : 1 : 1",
+        "split of a client's samples into training, validation and test samples: client_811, client_82 or official; "
+        "auto: official if a table says which rows are for testing, otherwise client_811, about 8 : 1 : 1",
         group=DATA,
     )
     public: int = option(
-        0, "number of rows set aside as public data, which all clients and the server see", group=DATA, least=0
+        0, "number of samples set aside as public data, which all clients and the server see", group=DATA, least=0
     )
     public_data: str | None = option(
-        None, "data set that the public rows come from; default: that of the clients", group=DATA
+        None, "data set that the public samples come from; default: that of the clients", group=DATA
     )
     transform: str = option("plain", "preset for normalisation and augmentation of images", group=DATA)
     standardise: str = option(
@@ -224,7 +224,10 @@ class Config:
         None, "SHARE:KIND of Byzantine clients: signflip, scale, random, swap or alie", check=read_poison, group=FAULTS
     )
     min_class_count: int = option(
-        0, "smallest number of rows of a class whose statistics may leave a client; 0: no limit", group=PRIVACY, least=0
+        0,
+        "smallest number of samples of a class whose statistics may leave a client; 0: no limit",
+        group=PRIVACY,
+        least=0,
     )
     cov_source: str | None = option(
         None,
@@ -240,7 +243,10 @@ class Config:
         group=PRIVACY,
     )
     dp_clip: float = option(
-        1.0, "with --dp: clipping norm of an update, of a row's features or of a row's gradient", group=PRIVACY, above=0
+        1.0,
+        "with --dp: clipping norm of an update, of a sample's features or of a sample's gradient",
+        group=PRIVACY,
+        above=0,
     )
     dp_rounds: int | None = option(
         None, "with --dp: number of rounds that the privacy budget covers; default: --rounds", group=PRIVACY, least=1
@@ -274,10 +280,10 @@ class Config:
         above=0,
     )
     steps: int | None = option(
-        None, "local steps per round in place of --epochs, whatever a client's number of rows", group=METHOD, least=1
+        None, "local steps per round in place of --epochs, whatever a client's number of samples", group=METHOD, least=1
     )
     batch_size: int | None = option(
-        None, "rows per local step; default: the method's own, 32 for most", group=METHOD, least=1
+        None, "samples per local step; default: the method's own, 32 for most", group=METHOD, least=1
     )
     settings: dict[str, object] = option(
         {}, "setting of the method, as name=value; may be repeated", flag="set", group=METHOD
@@ -309,7 +315,7 @@ class Config:
     )
     cache: int = option(32, "number of client states in memory if the store is on disk", group=EXECUTION, least=1)
     clock: str = option("", "devices of the simulated clock, such as speed=1e9,spread=4,up=1e6", group=FAULTS)
-    global_test: bool = option(False, "also test personal models on the test rows of all clients", group=EVALUATION)
+    global_test: bool = option(False, "also test personal models on the test samples of all clients", group=EVALUATION)
     metric: tuple[str, ...] = option(
         (), "additional metric: a name, or ./file.py:function; may be repeated", group=EVALUATION
     )
@@ -321,7 +327,7 @@ class Config:
     )
     target_of: str = option(
         "personal",
-        "the score that --target is about: of personal models, as a mean over clients (personal) or over rows "
+        "the score that --target is about: of personal models, as a mean over clients (personal) or over samples "
         "(weighted), or of the generic model",
         choices=TARGET_MEASURES,
         group=EVALUATION,

@@ -13,6 +13,7 @@ from ..engine.setup import build_setup, check_fit
 from ..errors import AtollError
 from ..methods import _registry
 from ..methods._factory import make, settings_of, split_variant, unknown_setting
+from ..methods._names import ALL
 
 MAX_NAME = 60  # Characters of a method or data set in the name of a directory.
 DIGITS = 6  # of the digest in a name that is cut
@@ -38,7 +39,7 @@ def plan_configs(
     """
     shared = from_dict(values)
     chosen = list(names)
-    if chosen == ["all"]:
+    if chosen == [ALL]:
         data = load_data(shared) if parts.dataset is None else parts.dataset
         shared = _with_public_rows(shared, data)
         chosen = _runnable_methods(shared, data)
@@ -82,6 +83,10 @@ def method_config(name: str, shared: Config) -> Config:
     ``name`` may carry regularisers: ``"fedavg+dw:mu=0.1"``.
     """
     method, *terms = split_terms(name)
+    if split_variant(method)[0] == ALL:
+        raise AtollError(f"{ALL!r} stands for every method that can run: give it alone, without further methods.")
+    if "" in terms:
+        raise AtollError(f"Nothing follows a plus of {name!r}. Write METHOD+REGULARISER, such as fedavg+dw:mu=0.1.")
     settings = {path: shared.settings[key] for key, path in _relevant_settings(method, shared.settings).items()}
     return replace(shared, method=method, terms=(*shared.terms, *terms), settings=settings)
 

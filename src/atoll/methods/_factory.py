@@ -74,6 +74,8 @@ def split_variant(name: str) -> tuple[str, str | None]:
 
 def _read_variant(name: str, rest: str) -> tuple[str, dict[str, str]]:
     """Read the text after the colon: a variant, or settings, or both, such as ``no-gm,reg_every=2``."""
+    if name.endswith(":"):
+        raise AtollError(f"Nothing follows the colon of {name!r}. Write METHOD:VARIANT or METHOD:SETTING=VALUE.")
     first, _, others = rest.partition(",")
     variant, listed = ("", rest) if "=" in first else (first, others)
     form = "METHOD:SETTING=VALUE,SETTING=VALUE, such as fedprox:mu=0.1, or METHOD:VARIANT,SETTING=VALUE"

@@ -21,6 +21,7 @@ from .figures.metrics import scored_round
 from .groups import Group, groups, settings
 from .notes import group_notes, run_notes
 from .partitions import partition_sections
+from .replacing import runs_as_text
 from .sheets import Sheet
 from .wording import count, join_numbers, size
 
@@ -57,7 +58,7 @@ def write_runs(runs: Sequence[Run], out: Path, figures: Sequence[FigureSpec] = (
 
 def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) -> str:
     """Return the page. Directories are shown relative to ``base``."""
-    comparable = settings(runs)
+    comparable, pointers = settings(runs), [_pointer(run, base) for run in runs]
     chapters = [make_chapter(members, f"c{i}") for i, members in enumerate(comparable)]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -86,7 +87,8 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
         holdings=partition_sections(runs),
         configs=[(_group_title(group), _settings(group.runs[0])) for part in comparable for group in groups(part)],
         notes=group_notes(run_notes(runs)),
-        runs=[_pointer(run, base) for run in runs],
+        runs=pointers,
+        folders=runs_as_text([pointer["path"] for pointer in pointers]),
         files=FILES,
         many=MANY,
         most=MOST,

@@ -7,6 +7,7 @@ pairs (``speed=1e9,spread=4``), or a name with a list of pairs behind it (``mlp:
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -48,6 +49,13 @@ class _Plain(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it uses an alias (*): write the value again")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Refuse an entry that is given twice, of which the first one would be ignored."""
+        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise yaml.YAMLError(f"{twice[0]!r} is given twice")
+        return super().construct_mapping(node, deep)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

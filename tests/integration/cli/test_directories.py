@@ -14,6 +14,7 @@ from atoll.report import figures, html
 
 Atoll = Callable[..., Any]
 Refused = Callable[..., str]
+WRITE = html.write_runs  # as it is before the tests replace it
 QUICK = ("--rows", 200, "--clients", 3, "--rounds", 2, "--epochs", 1)
 
 
@@ -190,3 +191,62 @@ def test_new_clients_get_a_folder_of_their_own(atoll: Atoll, refused: Refused) -
     assert Path("later/adapt.json").read_text() == before
     atoll("adapt", "runs/host", "--new-clients", "--shots", "2", "--out", "later", "--force", "--quiet")
     assert Path("later/adapt.json").read_text() != before
+
+
+# -- reports and tables -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write reports as they are, without figures."""
+    monkeypatch.setattr(html, "write_runs", WRITE)
+
+
+def test_report_is_drawn_again_over_that_of_the_same_runs(atoll: Atoll, with_drawing: None) -> None:
+    atoll("run", "fedavg", *QUICK, "--seeds", "0,1", "--out", "both", "--quiet")
+    first = Path("both/report.html").read_text()
+
+    atoll("report", "both")
+    atoll("report", "both/fedavg-seed0", "--out", "one.html")
+    atoll("report", "both", "--out", "one.html")  # with more runs than before
+
+    assert Path("both/report.html").read_text() == first
+    assert "fedavg-seed1" in Path("one.html").read_text()
+
+
+def test_report_of_other_runs_is_kept_unless_it_is_to_be_replaced(
+    atoll: Atoll, refused: Refused, with_drawing: None
+) -> None:
+    atoll("run", "fedavg", *QUICK, "--seeds", "0,1", "--out", "both", "--quiet")
+    first = Path("both/report.html").read_text()
+
+    message = refused("report", "both/fedavg-seed0", "--out", "both/report.html")
+
+    assert "is the report of other runs (fedavg-seed1). Add --force to replace it" in message
+    assert Path("both/report.html").read_text() == first
+    atoll("report", "both/fedavg-seed0", "--out", "both/report.html", "--force")
+    assert Path("both/report.html").read_text() != first
+
+
+def test_files_that_are_no_report_or_table_are_kept(atoll: Atoll, refused: Refused, with_drawing: None) -> None:
+    atoll("run", "fedavg", *QUICK, "--out", "one", "--quiet")
+    Path("page.html").write_text("<title>mine</title>")
+    Path("paper.tex").write_text("\\documentclass{article}\n")
+
+    page = refused("report", "one", "--out", "page.html")
+    paper = refused("report", "one", "--export", "paper.tex")
+
+    assert "'page.html' exists and is no report. Add --force" in page
+    assert "'paper.tex' exists and is not such a table. Add --force" in paper
+    assert Path("page.html").read_text() == "<title>mine</title>"
+    assert Path("paper.tex").read_text() == "\\documentclass{article}\n"
+
+
+@pytest.mark.parametrize("name", ["table.md", "table.csv", "table.tex"])
+def test_exported_table_replaces_that_of_the_command_before(name: str, atoll: Atoll, with_drawing: None) -> None:
+    atoll("run", "fedavg", *QUICK, "--out", "one", "--quiet")
+
+    atoll("report", "one", "--export", name)
+    atoll("report", "one", "--export", name)
+
+    assert "fedavg" in Path(name).read_text()

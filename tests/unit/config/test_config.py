@@ -173,6 +173,7 @@ def test_large_seeds_keep_every_digit() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("rounds: 2\nrounds: 3", "'rounds' is given twice"),
         ("ruonds: 3", "Did you mean 'rounds'?"),
         ("learning: 3", "Known: "),
         ("3: x", "Unknown entry"),

@@ -122,6 +122,15 @@ def test_single_regulariser_may_be_written_as_text() -> None:
     assert plan_configs(["fedavg"], {"terms": "dw"}, [0])[0].terms == ("dw",)
 
 
+@pytest.mark.parametrize("names", [["local", "all"], ["all:x"], ["all+dw"]])
+def test_all_beside_other_methods_is_refused(names: list[str]) -> None:
+    assert "'all' stands for every method that can run: give it alone" in said(names, SMALL)
+
+
+def test_plus_without_a_regulariser_is_refused() -> None:
+    assert "Nothing follows a plus of 'fedavg+dw+'. Write METHOD+REGULARISER" in said(["fedavg+dw+"], SMALL)
+
+
 def test_named_methods_override_the_method_of_a_file() -> None:
     assert plan_configs(["ditto"], {**SMALL, "method": "fedavg"}, [0])[0].method == "ditto"
 

@@ -214,6 +214,7 @@ def test_settings_behind_the_colon_are_those_given_apart(name: str, settings: di
     ("name", "message"),
     [
         ("dcpfl:lma=1", "Unknown setting 'lma' of dcpfl. Did you mean 'lam'?"),
+        ("dcpfl:", "Nothing follows the colon of 'dcpfl:'. Write METHOD:VARIANT or METHOD:SETTING=VALUE."),
         ("dcpfl:lam=", "Setting dcpfl.lam must be a number, not ''"),
         ("dcpfl:lam", "dcpfl has no variant 'lam', but a setting. Write its value: dcpfl:lam=VALUE."),
         ("dcpfl:lam=1,lam=2", "The method cannot be 'dcpfl:lam=1,lam=2': lam is given twice"),
