@@ -5,19 +5,8 @@ from collections.abc import Mapping, Sequence
 from ..core.criterion import ACCURACY
 from ..errors import AtollError
 from ..report.groups import SETTING, Group, groups, settings
-from ..report.table import (
-    AVERAGED,
-    METRIC,
-    P_VALUE,
-    WITHOUT_MODEL,
-    Column,
-    Row,
-    columns,
-    leaders,
-    page_cell,
-    page_family,
-    rows,
-)
+from ..report.page_cells import page_cell, page_family
+from ..report.table import AVERAGED, METRIC, P_VALUE, WITHOUT_MODEL, Column, Row, columns, leaders, rows
 from ..storage.run_reader import Run, value
 from ..storage.tolerant_reader import PartialRun
 from .detail import SCORES, Curves, curves

@@ -20,6 +20,7 @@ from .figures.base import FigureSpec
 from .figures.metrics import scored_round
 from .groups import Group, groups, settings
 from .notes import group_notes, run_notes
+from .page_cells import page_cell, page_family
 from .partitions import partition_sections
 from .sheets import Sheet
 from .wording import count, join_numbers
@@ -79,8 +80,8 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
         without_model=table.WITHOUT_MODEL,
         scored_round=scored_round(runs),
         count_families=lambda columns: Counter(column.family for column in columns),
-        cell=table.page_cell,
-        family_heading=table.page_family,
+        cell=page_cell,
+        family_heading=page_family,
         state=_state(runs),
         holdings=partition_sections(runs),
         configs=[(_group_title(group), _settings(group.runs[0])) for part in comparable for group in groups(part)],

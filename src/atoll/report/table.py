@@ -13,7 +13,6 @@ from ..utils.stats import Stat, spread
 from .groups import Group, groups, settings
 from .majority import majority_scores
 from .seed_statistics import holm, paired_difference
-from .wording import size
 
 NONE = "–"
 MAJORITY = "majority"
@@ -64,7 +63,7 @@ class Column:
 
 PERSONAL, GENERIC = "Personal {title}{unit}", "Generic{unit}"
 OWN, METRIC = "Own metrics, of the round chosen by validation", "own."
-MB, BYTES, COST = "MB per client and round", "Bytes per client and round", "Whole run"
+MB, COST = "MB per client and round", "Whole run"
 COLUMNS = (
     Column("best_by_val", "best by validation", "by val", PERSONAL),
     Column("p", "p", "p", PERSONAL, printed=False),
@@ -201,17 +200,6 @@ def cell(row: Row, column: Column, sign: str = " ± ") -> str:
     if not isinstance(entry, Stat):
         return quantity(entry)
     return ("~" if column.field == "generic" and row.averaged else "") + format_score(entry, row.criterion, sign)
-
-
-def page_cell(row: Row, column: Column) -> str:
-    """Return the text of a cell on a page; bytes have their own unit, because methods differ by orders of magnitude."""
-    megabytes = getattr(row, column.field) if column.family == MB else None
-    return cell(row, column) if megabytes is None else size(1e6 * megabytes).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def page_family(family: str) -> str:
-    """Return the heading of a family of columns on a page, where bytes have their units in the cells."""
-    return BYTES if family == MB else family
 
 
 def format_score(stat: Stat | None, form: Criterion = ACCURACY, sign: str = " ± ") -> str:
