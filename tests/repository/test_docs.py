@@ -334,7 +334,7 @@ def test_numbers_of_methods_in_the_texts_are_those_of_the_registry() -> None:
     unlike = [cls for cls in kinds if Need.SAME_ARCHITECTURE not in traits_of(cls).needs]
     told = {
         README: [
-            rf"{len(kinds)} methods in one form",
+            rf"compare {len(kinds)} methods",
             rf"\| methods \| {len(kinds)} \|",
             rf"\| {len(unlike)} of the methods \|",
         ],

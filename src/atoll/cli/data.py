@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .data_table import print_columns, print_table
+from .signatures import WholeSentences
 
 if TYPE_CHECKING:
     from ..data.dataset import Array
@@ -24,7 +25,7 @@ data_dir = click.option("--data-dir", type=click.Path(file_okay=False, path_type
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, with every client and class.")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=WholeSentences, invoke_without_command=True)
 @click.pass_context
 @data_dir
 @as_json

@@ -22,9 +22,10 @@ from ..storage.metrics import RoundMetrics
 from ..utils.files import to_json
 from ..utils.parsing import Json
 from .console import console, progress, quiet_option
+from .signatures import WholeSentences
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=WholeSentences, invoke_without_command=True)
 @click.pass_context
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def paper(ctx: click.Context, as_json: bool) -> None:

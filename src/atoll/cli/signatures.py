@@ -43,6 +43,7 @@ TYPE_FIELDS = {
 FIELDS = ("help", "required", "nargs", "multiple", "metavar", "is_flag", "hidden", "show_default")
 
 
+LONGEST = 500  # letters of the first sentence on a command
 HELP_ALL = "--help-all"
 _all_options: ContextVar[bool] = ContextVar("all_options", default=False)
 # Options of a run that `--help` lists; `--help-all` lists the others too.
@@ -111,7 +112,16 @@ class LightCommand(GroupedHelp):
             super().format_options(ctx, formatter)
 
 
-class LightGroup(click.Group):
+class WholeSentences(click.Group):
+    """Group whose help has the whole first sentence of each command, which Click would cut."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            names = self.list_commands(ctx)
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(LONGEST)) for name in names])
+
+
+class LightGroup(WholeSentences):
     """A group whose commands are light. Without a command, the real group is called."""
 
     def __init__(self, name: str, signature: Json, load: Load):
@@ -189,6 +199,8 @@ def write_sections(
     left_out = 0
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
+        if isinstance(parameter, click.Argument):  # the usage line has it
+            continue
         if record and parameter.name in groups and not _all_options.get() and parameter.name not in COMMON:
             left_out += 1
         elif record:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from ..core.criterion import ACCURACY
 from ..errors import AtollError
 from ..report.groups import SETTING, Group, groups, settings
-from ..report.table import AVERAGED, METRIC, P_VALUE, WITHOUT_MODEL, Column, Row, cell, columns, leaders, rows
+from ..report.page_cells import page_cell, page_family
+from ..report.table import AVERAGED, METRIC, P_VALUE, WITHOUT_MODEL, Column, Row, columns, leaders, rows
 from ..storage.run_reader import Run, value
 from ..storage.tolerant_reader import PartialRun
 from .detail import SCORES, Curves, curves
@@ -30,11 +31,11 @@ def compare(chosen: Mapping[str, PartialRun]) -> dict[str, object]:
         "warnings": _warnings(runs),
         "notes": _notes(everything, shown),
         "baseline": [
-            {"name": line.name, "seeds": len(line.seeds), "cells": [cell(line, column) for column in shown]}
+            {"name": line.name, "seeds": len(line.seeds), "cells": [page_cell(line, column) for column in shown]}
             for line in everything
             if not line.is_method
         ],
-        "columns": [{"title": column.title, "family": column.family} for column in shown],
+        "columns": [{"title": column.title, "family": page_family(column.family)} for column in shown],
         "groups": [
             {
                 "name": group.name,
@@ -42,7 +43,7 @@ def compare(chosen: Mapping[str, PartialRun]) -> dict[str, object]:
                 "runs": [ids[id(run)] for run in group.runs],
                 "remark": line.remark,
                 "averaged": line.averaged,
-                "cells": [cell(line, column) for column in shown],
+                "cells": [page_cell(line, column) for column in shown],
                 "leads": [group.name in best[column.field] for column in shown],
                 "curves": _curves(group),
                 "bytes": _bytes(group),

@@ -12,6 +12,7 @@ from .figures.gains import gains
 from .groups import Group, groups
 from .headline import headline
 from .owners import compare_with_alone, describe_gains
+from .page_cells import BYTES
 from .wording import count, count_range, size
 
 
@@ -100,7 +101,7 @@ def _cards(rows: Sequence[table.Row]) -> list[tuple[str, str, str]]:
             cards.append((quantity, f"{table.cell(best, shown[field])}{unit}", best.name))
     up, down = (table.NONE if mb is None else size(1e6 * mb) for mb in (lead.mb_up, lead.mb_down))
     sizes = [f"{arrow} {mb}".replace(" ", "\N{NO-BREAK SPACE}") for arrow, mb in (("↑", up), ("↓", down))]
-    return [*cards, ("Bytes per client and round", " ".join(sizes), lead.name)]
+    return [*cards, (BYTES, " ".join(sizes), lead.name)]
 
 
 def _extra(found: Sequence[Group]) -> tuple[list[str], list[tuple[str, list[str]]]]:

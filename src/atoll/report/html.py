@@ -20,12 +20,12 @@ from .figures.base import FigureSpec
 from .figures.metrics import scored_round
 from .groups import Group, groups, settings
 from .notes import group_notes, run_notes
+from .page_cells import page_cell, page_family
 from .partitions import partition_sections
 from .replacing import runs_as_text
 from .sheets import Sheet
-from .wording import count, join_numbers, size
+from .wording import count, join_numbers
 
-BYTES = "Bytes per client and round"
 MANY = 12  # directories, from which on their list is folded
 MOST = 5  # methods whose gains stand at the top; those of further ones are folded
 
@@ -81,8 +81,8 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
         without_model=table.WITHOUT_MODEL,
         scored_round=scored_round(runs),
         count_families=lambda columns: Counter(column.family for column in columns),
-        cell=_cell,
-        family_heading=_family,
+        cell=page_cell,
+        family_heading=page_family,
         state=_state(runs),
         holdings=partition_sections(runs),
         configs=[(_group_title(group), _settings(group.runs[0])) for part in comparable for group in groups(part)],
@@ -97,17 +97,6 @@ def render(runs: Sequence[Run], base: Path, figures: Sequence[FigureSpec] = ()) 
         swatch=_swatch,
         versions=sorted({str(run.summary["version"]) for run in runs}),
     )
-
-
-def _cell(row: table.Row, column: table.Column) -> str:
-    """Return the text of a cell; bytes have a unit of their own, because methods differ by orders of magnitude."""
-    megabytes = getattr(row, column.field) if column.family == table.MB else None
-    return table.cell(row, column) if megabytes is None else size(1e6 * megabytes).replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _family(name: str) -> str:
-    """Return the heading of columns; those of bytes name no unit, because their cells do."""
-    return BYTES if name == table.MB else name
 
 
 def _words(runs: Sequence[Run]) -> dict[str, str]:

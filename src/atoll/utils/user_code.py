@@ -23,6 +23,8 @@ _INSTALLED = tuple(
 def imported(path: Path, what: str) -> ModuleType:
     """Import a file as a module. An edited file becomes a new module.
 
+    The file may import others of its folder. Installed packages come first, so no file takes the place of one.
+
     Args:
         path: the Python file.
         what: what the file should define, for messages, such as ``"Method file"``.
@@ -37,6 +39,8 @@ def imported(path: Path, what: str) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        if str(source.parent) not in sys.path:
+            sys.path.append(str(source.parent))
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as reason:

@@ -311,3 +311,25 @@ def test_the_page_says_when_nobody_answers_any_more(chromium: Any, root: Path) -
     visit.page.get_by_text("is atoll ui still running?").wait_for()
     assert len(visit.shown()) > 5
     visit.context.close()
+
+
+@pytest.mark.parametrize("width", [768, 1024, 1260])
+def test_list_fits_windows_of_medium_width(chromium: Any, address: str, width: int) -> None:
+    made = Visit(chromium, address, {"width": width, "height": 900})
+
+    assert made.fits()
+    made.context.close()
+
+
+def test_marks_of_an_axis_differ_where_values_are_near_to_each_other(chromium: Any, root: Path, address: str) -> None:
+    for seed, near in ((0, 0.9640), (1, 0.9644)):
+        make_run(root / f"near-{seed}", "fedper", seed, accuracies=(near, near, near))
+    made = Visit(chromium, address, WIDE)
+
+    made.page.get_by_role("link", name="fedper").first.click()
+    marks = made.page.locator(".chart > svg > text.tick[text-anchor=end]")
+    marks.first.wait_for()
+
+    texts = marks.all_text_contents()
+    assert len(set(texts)) == len(texts)
+    made.context.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from atoll import cli, models
 from atoll.cli import signatures
@@ -153,3 +154,16 @@ def test_help_lists_common_options_and_help_all_the_others(atoll: Callable[..., 
     assert "--dp-clip" in whole
     assert "Show 0 more" not in whole
     assert "atoll run --resume runs/dcpfl-digits" in short
+
+
+@pytest.mark.parametrize("group", ["data", "deploy", "paper"])
+def test_help_of_a_group_has_whole_sentences(group: str) -> None:
+    shown = CliRunner().invoke(cli.main, [group, "--help"]).output
+
+    assert "..." not in shown.partition("Commands:")[2]
+
+
+def test_options_of_a_command_are_listed_without_its_arguments() -> None:
+    options = CliRunner().invoke(cli.main, ["compare", "--help"]).output.partition("Options:")[2]
+
+    assert "METHOD..." not in options

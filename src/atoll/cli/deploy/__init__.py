@@ -16,7 +16,7 @@ from ...deploy.flower_adapter import private_names
 from ...errors import AtollError
 from ...utils.files import to_json
 from ...utils.parsing import Json
-from ..signatures import light_command
+from ..signatures import LONGEST, light_command
 
 if TYPE_CHECKING:
     from ...deploy.federation_dir import FederationDir
@@ -49,7 +49,7 @@ class Deploy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            about = {name: command.get_short_help_str(80) for name, command in self.commands.items()}
+            about = {name: command.get_short_help_str(LONGEST) for name, command in self.commands.items()}
             about["run"] = "Run one METHOD between the sites."
             formatter.write_dl([(name, about[name]) for name in self.list_commands(ctx)])
 

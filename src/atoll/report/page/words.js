@@ -4,8 +4,8 @@ const NONE = "–";
 const GAP = "\u00a0"; // a number and its unit stay together
 const known = (x) => typeof x === "number" && Number.isFinite(x);
 
-// 80 %, and 80.5 % between whole ones: for the ticks of an axis.
-export const tick = (x) => percent(x, 1).replace(`.0${GAP}%`, `${GAP}%`);
+// 80 %, 80.5 % or 80.504 %: for the ticks of an axis, which may be near to each other.
+export const tick = (x) => (known(x) ? `${Number((100 * x).toFixed(3))}${GAP}%` : NONE);
 export const percent = (x, digits = 2) => (known(x) ? `${(100 * x).toFixed(digits)}${GAP}%` : NONE);
 
 export function bytes(n) {
