@@ -45,6 +45,7 @@ def methods(name: str | None, as_json: bool, models: str, shape: str, **nominal:
     if name is None:
         _list(ReferenceFederation(tuple(models.split(",")), _sides(shape), **nominal), as_json)
     else:
+        make(name)  # Refuses an unknown variant or setting behind the colon.
         _describe(split_variant(name)[0], as_json)
 
 

@@ -308,6 +308,7 @@ def test_version_option_prints_the_version(atoll: Atoll) -> None:
         (["run", "ditto", "--set", "optim.momentm=1"], "Did you mean 'momentum'?"),
         (["run", "ditto", "--set", "optim=adm"], "Did you mean 'adam'?"),
         (["run", "dcpfl:no-aal"], "Did you mean 'no-al'?"),
+        (["methods", "dcpfl:no-aal"], "Did you mean 'no-al'?"),
         (["audit", "dcpfl:lamm=1"], "Did you mean 'lam'?"),
         (["check", "dcpfl:lamm=1"], "Did you mean 'lam'?"),
         (["sweep", "dcpfl:lam=1", "--grid", "lam=1,2"], "says what lam is"),
