@@ -18,6 +18,7 @@ from atoll.errors import AtollError
 from atoll.inference.models import open_run
 from atoll.methods.fedamp import Cloud, FedAMP, Kept, Update
 from atoll.methods.local import State
+from atoll.storage import object_store
 from atoll.storage.run_dir import RunDir
 
 MODEL = quadratics.MODEL  # one weight, from 0
@@ -85,11 +86,14 @@ def test_without_pull_it_is_local() -> None:
     assert not small_runs.same_models(small_runs.run("fedamp"), small_runs.run("local"))
 
 
-def test_checkpoints_write_the_states_of_the_clients_of_the_round_alone(tmp_path: Path) -> None:
+def test_checkpoints_write_the_states_of_the_clients_of_the_round_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """10 clients, of which 2 take part: a checkpoint adds at most 2 states of clients and 2 of the server.
 
     The first one also has the initial model, which is the measured model of all others.
     """
+    monkeypatch.setattr(object_store, "SMALL", 0)  # a file for each object
     made = small_runs.setup("fedamp", clients=10, rate=0.2, rounds=4, checkpoint_every=1)
     seen, added = set[str](), list[int]()
     with RunDir(tmp_path) as run_dir:

@@ -6,7 +6,7 @@ from operator import ge, gt, le
 from typing import Any, NamedTuple
 
 from ..errors import AtollError, unknown
-from ..methods._factory import convert
+from ..methods._setting_values import convert
 
 LENGTH = frozenset({"rounds", "patience", "until"})  # options that decide when a run ends
 # Options that decide where, how fast and how long a run happens do not change the results of its rounds.

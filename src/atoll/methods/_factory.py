@@ -1,11 +1,8 @@
 """Build methods from the names, variants, ``name=value`` settings and regularisers that a user wrote."""
 
-import types
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
-from math import isfinite
-from typing import Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 
 from ..core import DPSGD, SGD, Adam, Method, Optimiser, Regulariser, Regularisers
 from ..core.hooks import HasOptimiser, TakesRegularisers
@@ -13,6 +10,7 @@ from ..core.method import traits_of
 from ..errors import AtollError, unknown
 from ..utils.parsing import parse_pairs
 from . import _registry
+from ._setting_values import convert
 
 T = TypeVar("T")
 OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam, "dpsgd": DPSGD}
@@ -158,31 +156,6 @@ def unknown_setting(where: str, name: str, owners: Sequence[Any]) -> AtollError:
     return AtollError(message)
 
 
-def convert(value: Any, kind: Any, where: str) -> Any:
-    """Convert ``value``, perhaps a string, to the type ``kind``.
-
-    Raises:
-        AtollError: if the value does not fit; ``where`` names the setting in the message.
-    """
-    if isinstance(kind, types.UnionType):
-        if str(value).lower() in ("none", "null"):
-            return None
-        kind = next(k for k in get_args(kind) if k is not type(None))
-    try:
-        if kind is bool:
-            return _boolean(value)
-        if kind in (int, float):
-            return _number(value, kind)
-    except (ValueError, TypeError, OverflowError):
-        wanted = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
-        raise AtollError(f"Setting {where} must be {wanted}, not {value!r}.") from None
-    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)  # YAML reads 8 as a number even where text is meant.
-    if not isinstance(value, kind):
-        raise AtollError(f"Setting {where} must be {'text' if kind is str else kind.__name__}, not {value!r}.")
-    return value
-
-
 def _optimiser(value: Any, now: Optimiser, where: str) -> Optimiser:
     """Return the optimiser called ``value``; the current one, with its own defaults, if the class is the same."""
     if isinstance(value, Optimiser):
@@ -191,25 +164,6 @@ def _optimiser(value: Any, now: Optimiser, where: str) -> Optimiser:
         raise unknown("optimiser", str(value), OPTIMISERS, f"for {where}")
     kind = OPTIMISERS[str(value)]
     return now if type(now) is kind else kind()
-
-
-def _boolean(value: Any) -> bool:
-    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if str(value).lower() not in words:
-        raise ValueError
-    return words[str(value).lower()]
-
-
-def _number(value: Any, kind: type[int] | type[float]) -> int | float:
-    if isinstance(value, bool):
-        raise ValueError
-    if kind is int:
-        with suppress(ValueError):
-            return int(str(value))  # Conversion through float would lose digits of large numbers.
-    number = kind(float(value))
-    if not isfinite(number) or number != float(value):
-        raise ValueError
-    return number
 
 
 def _add_terms(method: Any, terms: Sequence[str], base: str) -> Any:

@@ -24,7 +24,7 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
-def write(path: Path | str, data: bytes, how: int, sync: bool = False) -> None:
+def write(path: Path, data: bytes, how: int, sync: bool = False) -> None:
     """Write to a regular file, never through a symbolic link.
 
     Args:

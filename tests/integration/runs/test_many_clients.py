@@ -28,6 +28,7 @@ from atoll.engine.experiment import Experiment, Watch
 from atoll.engine.result import Result
 from atoll.engine.run_state import RunState
 from atoll.engine.setup import Setup
+from atoll.storage import object_store
 from atoll.storage.run_dir import RunDir
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -166,7 +167,8 @@ def test_absent_clients_are_not_read_before_the_first_evaluation(spied: Callable
     assert spy.examined == Counter(set(setup.pool.ids) - took_part)
 
 
-def test_only_participants_have_state_files(tmp_path: Path) -> None:
+def test_only_participants_have_state_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "SMALL", 0)  # a file for each object
     setup = few_of_many(cache=1)
     conducted(setup, tmp_path)
     took_part = set().union(*(cohort(setup, t) for t in range(ROUNDS)))

@@ -97,7 +97,7 @@ class Diverges(Altered):
         ("Worker processes give the same bits", CountsCalls(), "other bits than the loop"),
         ("States on disk give the same bits", CountsCalls(), "States on disk"),
         ("A resumed run gives the same bits", CountsCalls(), "another digest"),
-        ("vmap gives the same numbers", ReadsValue(), "call no .item()"),
+        ("vmap gives the same numbers", ReadsValue(), "call neither .item() nor .numpy()"),
         ("vmap gives the same numbers", ReadsPadding(), "padding must count nothing"),
     ],
 )

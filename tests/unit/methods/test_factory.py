@@ -14,7 +14,8 @@ from atoll.core.optim.sgd import SGD
 from atoll.engine.setup import build_setup
 from atoll.errors import AtollError
 from atoll.methods import _registry
-from atoll.methods._factory import OPTIMISERS, convert, make, regulariser, setting_value, settings_of, split_variant
+from atoll.methods._factory import OPTIMISERS, make, regulariser, setting_value, settings_of, split_variant
+from atoll.methods._setting_values import convert
 from atoll.methods.dcpfl import DCPFL
 from atoll.methods.feddw import DW
 from atoll.methods.fedprox import Proximal

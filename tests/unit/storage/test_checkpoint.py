@@ -15,6 +15,7 @@ from torch import Tensor
 from atoll.core.contract import Contract, Messages
 from atoll.core.payloads import Nothing, Params, about, equal, payload
 from atoll.errors import AtollError
+from atoll.storage import object_store
 from atoll.storage.checkpoint import Checkpoints, Snapshot
 from atoll.utils import files
 
@@ -69,6 +70,12 @@ def assert_holds(checkpoints: Checkpoints, at: int, warnings: list[str] | None =
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each object a file of its own; packs are tested in test_object_store.py."""
+    monkeypatch.setattr(object_store, "SMALL", 0)
 
 
 # -- what is kept -----------------------------------------------------------------------------------------------------
@@ -330,7 +337,11 @@ def test_everything_that_a_checkpoint_names_is_on_disk_before_it_counts(
 # -- crashes ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_crash_at_any_step_of_saving_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("small", [0, 2**16], ids=["files", "packs"])
+def test_a_crash_at_any_step_of_saving_leaves_a_whole_checkpoint(
+    small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "SMALL", small)
     place = {"at": tmp_path}
 
     def prepare() -> None:
@@ -372,8 +383,12 @@ def test_a_half_written_checkpoint_is_ignored(checkpoints: Checkpoints, tmp_path
     assert_holds(checkpoints, 5)
 
 
-def test_full_disk_at_any_step_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("small", [0, 2**16], ids=["files", "packs"])
+def test_full_disk_at_any_step_keeps_the_last_checkpoint(
+    small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing can be written from some step on, and what was there can still be removed."""
+    monkeypatch.setattr(object_store, "SMALL", small)
     for step in range(200):
         checkpoints = Checkpoints(tmp_path / str(step), TYPES)
         two(checkpoints)
