@@ -6,8 +6,8 @@ every 20 rounds; ``growth.eval_window`` that of a round of 1,000 with a single e
 every 20 rounds, for 10,000 clients. A time is the median of the rounds without evaluation: processor seconds, in turns,
 each in a new process. ``evaluation.ms_per_1000_clients`` is what an evaluated round takes beyond that at the largest N,
 ``files.ms_per_round_N`` what a round takes longer in a run that writes a directory: the mean of 1,000 rounds of all
-kinds and of the end of the run, with evaluation every 20, without the first 20. ``files.ms_per_round_N_every_5`` is the same with
-a checkpoint every 5 rounds, where by default they are at least a second apart.
+kinds and of the end of the run, with evaluation every 20, without the first 20. ``files.ms_per_round_N_every_5`` is the
+same with a checkpoint every 5 rounds, where by default they are at least a second apart.
 """
 
 import json
