@@ -258,8 +258,8 @@ def options_page() -> str:
             "Epochs need not be whole: `--epochs 0.5` is half of the batches of one pass, rounded up, of each client "
             "by its own number of samples. `--steps 20` is 20 batches of every client: one with few samples goes "
             "through them again, one with many does not see all. What an optimiser remembers (momentum, moments) dies "
-            "with the call that made it, unless a method hands it on: `optim.train` returns it beside the params and the "
-            "number of steps taken, and takes it back as `memory`.",
+            "with the call that made it, unless a method hands it on: `optim.train` returns it beside the params and "
+            "the number of steps taken, and takes it back as `memory`.",
             *(part for name in OPTIMISERS for part in _optimiser(name)),
             "## Models",
             "Names for `--models`. Options follow the name and are joined by `&`: `cnn1:native28=true`. The sizes are "

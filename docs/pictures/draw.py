@@ -174,7 +174,7 @@ PICTURES = {
         [travels("small model")], [stays("own model"), travels("small model")], "the small\nmodel",
         "the small model,\ntrained",
         ["the next small model is the mean of those that came back"],
-        ["both models learn from the samples, and each from", "the predictions of the other"], unlike=True,
+        ["both models learn from the samples, and each", "from the predictions of the other"], unlike=True,
     ),
     "proxy": Picture(
         "Proxy: what travels changes images, it does not classify them",

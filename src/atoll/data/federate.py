@@ -153,9 +153,7 @@ def _set_aside(dataset: Dataset, public: int, rng: Generator) -> tuple[Array, tu
     chosen = pick(dataset.group_numbers(dataset.y_train), even, rng)
     held = even[totals > 0]
     uneven = held.max() - held.min() > 1
-    note = (
-        f"Public samples per class run from {held.min()} to {held.max()}, because small classes keep half of theirs."
-    )
+    note = f"Public samples per class run from {held.min()} to {held.max()}, because small classes keep half of theirs."
     return chosen, (note,) if uneven else ()
 
 
