@@ -33,7 +33,7 @@ def print_table(console: Console, federation: "FederatedDataset", held: "Array")
     names = _Column("client", [_shorten(client) for client in federation.clients[:MAX_CLIENTS]], "all")
     classes = [_count_column(name, held[:, c].tolist()) for c, name in enumerate(federation.dataset.groups)]
     parts = {"train": federation.train, "val": federation.val, "test": federation.test}
-    sums = [_count_column("samples", held.sum(1).tolist())]
+    sums = [_count_column("all", held.sum(1).tolist())]
     sums += [_count_column(name, [len(rows) for rows in part]) for name, part in parts.items()]
     fit = _fitting(classes, console.width - sum(column.width for column in (names, *sums)))
     columns = [names, *classes[:fit], *sums]

@@ -50,7 +50,7 @@ def test_the_list_as_json(here):
 def test_data_show_prints_and_draws_rows_of_each_client(here):
     """1797 digits, all of them owned: the table's totals are the data set's."""
     output = printed("show", "digits", "--clients", 5)
-    assert line(output, "client") == ["client", *"0123456789", "samples", "train", "val", "test"]
+    assert line(output, "client") == ["client", *"0123456789", "all", "train", "val", "test"]
     totals = [int(word.replace(",", "")) for word in line(output, "all")[1:]]
     assert sum(totals[:10]) == totals[10] == sum(totals[11:]) == 1797
     assert "dirichlet:0.5, 5 clients, client_811, 0 public rows, seed 0" in output
