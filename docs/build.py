@@ -53,10 +53,10 @@ from promises_page import promises_page  # noqa: E402
 
 NOTE = "<!-- Made from the code by docs/build.py: change the code and run it again, not this page. -->"
 SYMBOLS = (
-    r"$\mathcal{L}_k$ is the mean loss of client $k$ on its $n_k$ training rows, with the regularisers of the run if "
-    r"the method takes them; $S_t$ are the clients of round $t$, $N$ is the number of all clients. *From* names where "
-    r"training starts; $\arg\min$ stands for some epochs of the local optimiser. Numbers at the right are those of the "
-    r"paper."
+    r"$\mathcal{L}_k$ is the mean loss of client $k$ on its $n_k$ training samples, with the regularisers of the run "
+    r"if the method takes them; $S_t$ are the clients of round $t$, $N$ is the number of all clients. *From* names "
+    r"where training starts; $\arg\min$ stands for some epochs of the local optimiser. Numbers at the right are those "
+    r"of the paper."
 )
 NEW_CLIENTS = "how-to-new-clients.md"
 OTHER_TASKS = "how-to-other-tasks.md"
@@ -256,10 +256,10 @@ def options_page() -> str:
             "`--batch-size` set its parts, and `--set optim.momentum=0.5` sets any of them. Other optimisers of a "
             "method (see its settings) are reached by their own name, such as `--set calibrate.epochs=2`.",
             "Epochs need not be whole: `--epochs 0.5` is half of the batches of one pass, rounded up, of each client "
-            "by its own number of rows. `--steps 20` is 20 batches of every client: one with few rows goes through "
-            "them again, one with many does not see all. What an optimiser remembers (momentum, moments) dies with "
-            "the call that made it, unless a method hands it on: `optim.train` returns it beside the params and the "
-            "number of steps taken, and takes it back as `memory`.",
+            "by its own number of samples. `--steps 20` is 20 batches of every client: one with few samples goes "
+            "through them again, one with many does not see all. What an optimiser remembers (momentum, moments) dies "
+            "with the call that made it, unless a method hands it on: `optim.train` returns it beside the params and "
+            "the number of steps taken, and takes it back as `memory`.",
             *(part for name in OPTIMISERS for part in _optimiser(name)),
             "## Models",
             "Names for `--models`. Options follow the name and are joined by `&`: `cnn1:native28=true`. The sizes are "
@@ -268,7 +268,7 @@ def options_page() -> str:
             table(("name", "data", "weights", "features", "options", "about"), _model_rows()),
             "## Data sets",
             "Names for `--data`. Other forms are in [Use your own data](how-to-own-data.md).",
-            table(("name", "kind", "rows: train, test", "classes", "shape", "download", "licence"), _data_rows()),
+            table(("name", "kind", "samples: train, test", "classes", "shape", "download", "licence"), _data_rows()),
         ]
     )
 
@@ -594,8 +594,8 @@ def communication_page() -> str:
             NOTE,
             "Bytes that reach one client and leave it in one round, measured on what really travels, for CNN-1 on "
             f"images of 3x32x32. With 10 classes a client holds {TEN.held}, with 100 it holds {HUNDRED.held}; "
-            f"every class has two owners, all take part, and {TEN.public} rows are public where a method needs "
-            "some (multiply to get the bytes of more rows; FedHeNN's grow with the square). Empty class rows stay "
+            f"every class has two owners, all take part, and {TEN.public} samples are public where a method needs "
+            "some (multiply to get the bytes of more samples; FedHeNN's grow with the square). Empty class rows stay "
             "at home, and covariances travel as triangles. `~` marks sizes that depend on what was learnt, "
             f"{NONE} methods that CNN-1 lacks something for, such as BatchNorm. `atoll "
             "methods --models cnn5 --shape 1x28x28` gives the table for other models, `atoll audit METHOD` every "
@@ -655,12 +655,13 @@ def results_page() -> str:
             "tuned. Accuracies are in percent, means over clients and then over seeds, ± the standard deviation "
             "over three seeds. *By val* is the test accuracy of the round with the best validation accuracy, "
             "*worst 10 %* that of the worst clients in that round, *generic* the server's model (`~`: the "
-            "average of the personal ones) on everybody's test rows ([how results are "
+            "average of the personal ones) on everybody's test samples ([how results are "
             "measured](explanation-evaluation.md)). Scales are those of a two-core machine, far below the "
             "papers'; differences smaller than the spread over seeds mean nothing. Tables made with `--rows` come from "
-            "an earlier version, in which that option cut the test rows as well. All tables but that of "
+            "an earlier version, in which that option cut the test samples as well. All tables but that of "
             "the digits are from before the defaults of Ditto, FedDW, FedDF, FedHeNN, FedHKD, FedMD, FedProx, FedTGP, "
-            "KT-pFL, MOON, pFedMe, SCAFFOLD and SCD changed, and before operations were counted by the rows worked on.",
+            "KT-pFL, MOON, pFedMe, SCAFFOLD and SCD changed, and before operations were counted by the samples "
+            "worked on.",
             "## The five claims",
             "Each paper's main claim, decided by an experiment that was declared before it ran "
             "([how](how-to-papers.md#decide-a-claim)). A verdict is about that setting, which is smaller than the "

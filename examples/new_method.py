@@ -45,7 +45,7 @@ class State:
 @payload
 class Update:
     params: Params = about("the last layer after local training", role=Role.MODEL)
-    n: Tensor = about("number of training rows", role=Role.WEIGHT)
+    n: Tensor = about("number of training samples", role=Role.WEIGHT)
 
 
 @dataclass(frozen=True)

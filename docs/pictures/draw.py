@@ -16,7 +16,7 @@ STYLE: dict[str, str] = {
     "public": 'fill="#d3f0e6" stroke="#009E73" stroke-width="2"',
     "rows": 'fill="#e9e9e9" stroke="#666666" stroke-width="1.5" stroke-dasharray="2 3"',
 }
-LEGEND = {"travels": "travels", "stays": "stays where it is", "public": "public", "rows": "private rows"}
+LEGEND = {"travels": "travels", "stays": "stays where it is", "public": "public", "rows": "private samples"}
 WIDTH, MARGIN, LINE = 760, 20, 18
 BOX = 30  # height of a piece
 LETTER = 7.3  # width of a letter of 13 pixels, on the safe side
@@ -58,7 +58,7 @@ class Picture:
         below, half = top + server + gap, (WIDTH - 3 * MARGIN) / 2
         for at, name in enumerate(self.names):
             x = MARGIN + at * (half + MARGIN)
-            pieces = [Piece("rows", "rows"), *(_own(p, at) if self.unlike else p for p in self.client)]
+            pieces = [Piece("samples", "rows"), *(_own(p, at) if self.unlike else p for p in self.client)]
             body += _holder(x, below, half, client, name, pieces, self.work)
             body += _arrow(x + 22, top + server + 3, below - 3, self.down)
             body += _arrow(x + 162, below - 3, top + server + 3, self.up)
@@ -126,18 +126,18 @@ def stays(label: str) -> Piece:
     return Piece(label, "stays")
 
 
-PUBLIC = Piece("public rows", "public")
+PUBLIC = Piece("public samples", "public")
 PICTURES = {
     "weights": Picture(
         "Weights: one model for all, trained in turns",
-        [travels("global model")], [travels("copy of it")], "the model", "the trained copy\nand the number of rows",
-        ["the next model is the mean of the copies, weighted by rows"],
+        [travels("global model")], [travels("copy of it")], "the model", "the trained copy\nand the number of samples",
+        ["the next model is the mean of the copies, weighted by samples"],
         ["starts from the global model and trains it"],
     ),
     "dual-model": Picture(
         "Dual model: a global model, and a personal one beside it",
         [travels("global model")], [travels("copy of it"), stays("personal model")], "the model",
-        "the trained copy\nand the number of rows",
+        "the trained copy\nand the number of samples",
         ["the next model is the mean of the copies"],
         ["trains the copy and sends it; then trains the", "personal model, held near the global one"],
     ),
@@ -166,7 +166,7 @@ PICTURES = {
         "Logits and features: clients learn from each other's outputs",
         [travels("outputs of the others"), PUBLIC], [stays("own model"), PUBLIC], "what to agree\nwith",
         "its outputs",
-        ["combines the outputs, for everybody or for each client; some methods need no public rows"],
+        ["combines the outputs, for everybody or for each client; some methods need no public samples"],
         ["trains on its labels, and towards the outputs", "that it received"], unlike=True,
     ),
     "mutual": Picture(
@@ -174,12 +174,12 @@ PICTURES = {
         [travels("small model")], [stays("own model"), travels("small model")], "the small\nmodel",
         "the small model,\ntrained",
         ["the next small model is the mean of those that came back"],
-        ["both models learn from the rows, and each from", "the predictions of the other"], unlike=True,
+        ["both models learn from the samples, and each", "from the predictions of the other"], unlike=True,
     ),
     "proxy": Picture(
         "Proxy: what travels changes images, it does not classify them",
         [travels("proxy extractor G")], [stays("own model"), travels("proxy G")], "G", "G, trained",
-        ["the next G is the mean of those that came back, weighted by rows"],
+        ["the next G is the mean of those that came back, weighted by samples"],
         ["1. trains its model on images x and on G(x)", "2. trains G so that its model does well on G(x)"],
         unlike=True,
     ),
@@ -206,23 +206,23 @@ PICTURES = {
     ),
     "fedpd": Picture(
         "FedPD: the server keeps a model of each client's model",
-        [stays("server model of 1"), stays("server model of 2"), travels("features of public rows"), PUBLIC],
-        [stays("own model"), PUBLIC], "features by its\nserver model", "features of all\npublic rows",
+        [stays("server model of 1"), stays("server model of 2"), travels("features of public samples"), PUBLIC],
+        [stays("own model"), PUBLIC], "features by its\nserver model", "features of all\npublic samples",
         ["fits each server model to its client's features, and holds all of them near their mean"],
-        ["trains on its rows, and towards those of the", "received features that serve it (coefficients a)"],
+        ["trains on its samples, and towards those of the", "received features that serve it (coefficients a)"],
         unlike=True,
     ),
     "pfedes": Picture(
         "pFedES: a small extractor travels in place of the model",
         [travels("proxy extractor G")], [stays("own model"), travels("proxy G")], "G",
-        "G, trained, and\nthe number of rows",
-        ["the next G is the mean of those that came back, weighted by rows"],
+        "G, trained, and\nthe number of samples",
+        ["the next G is the mean of those that came back, weighted by samples"],
         ["1. G fixed: trains its model on x and on G(x)", "2. model fixed: trains G on G(x)"], unlike=True,
     ),
     "scd": Picture(
         "SCD: global and personal model teach each other by their spectra",
         [travels("global model")], [travels("copy of it"), stays("personal model")], "the model",
-        "the trained copy\nand the number of rows",
+        "the trained copy\nand the number of samples",
         ["the next model is the mean of the copies; it does not wait for personal training"],
         ["trains the copy, its low frequencies near those of", "the personal model; then the personal one, by all"],
     ),

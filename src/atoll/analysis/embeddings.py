@@ -104,7 +104,7 @@ def embed(found: Features, way: str = "tsne", perplexity: float = 30.0, seed: in
     """
     together = found.x if found.heads is None else np.concatenate([found.x, found.heads])
     if len(together) < 5:
-        raise AtollError(f"{len(together)} rows are too few for a map. Use more rows, or more clients.")
+        raise AtollError(f"{len(together)} samples are too few for a map. Use more samples, or more clients.")
     flat = _make_embedding(way, min(perplexity, (len(together) - 1) / 3), seed).fit_transform(
         together.astype(np.float32)
     )

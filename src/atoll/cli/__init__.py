@@ -34,11 +34,11 @@ COMMANDS = {
     "attack": ("attack", "attack", "Show what a curious server can infer from one round of METHOD."),
     "models": ("methods", "models", "List the architectures."),
     "schema": ("schema", "schema", "Print the JSON Schema of configuration files, for editors."),
-    "data": ("data", "data", "List data sets, or divide one among clients and show the rows of each."),
+    "data": ("data", "data", "List data sets, or divide one among clients and show the samples of each."),
     "report": ("report", "report", "Compare runs: print the table and write one self-contained HTML report."),
     "ui": ("ui", "ui", "Open a page that lists runs, follows them live and compares them."),
     "predict": ("predict", "predict", "Predict with a client's personalised model."),
-    "scores": ("scores", "scores", "Score each client's personalised model on its test rows, with intervals."),
+    "scores": ("scores", "scores", "Score each client's personalised model on its test samples, with intervals."),
     "export": ("export", "export", "Write personalised models for other programs: safetensors, torch.export, ONNX."),
     "adapt": ("adapt", "adapt", "Train personal models for new clients that were not in a run."),
     "deploy": (

@@ -62,7 +62,7 @@ def adapt(
 def _table(made: Adaptation) -> Table:
     count = len(made.models.clients)
     table = Table(box=None, pad_edge=False, title=f"{made.label}: {count} new client{'s' * (count > 1)}")
-    for title in (made.rows_title, "rows", *KINDS):
+    for title in (made.rows_title, "samples", *KINDS):
         table.add_column(title, justify="right")
     for row in made.cells():
         table.add_row(*row)

@@ -33,7 +33,7 @@ def print_table(console: Console, federation: "FederatedDataset", held: "Array")
     names = _Column("client", [_shorten(client) for client in federation.clients[:MAX_CLIENTS]], "all")
     classes = [_count_column(name, held[:, c].tolist()) for c, name in enumerate(federation.dataset.groups)]
     parts = {"train": federation.train, "val": federation.val, "test": federation.test}
-    sums = [_count_column("rows", held.sum(1).tolist())]
+    sums = [_count_column("all", held.sum(1).tolist())]
     sums += [_count_column(name, [len(rows) for rows in part]) for name, part in parts.items()]
     fit = _fitting(classes, console.width - sum(column.width for column in (names, *sums)))
     columns = [names, *classes[:fit], *sums]
@@ -53,7 +53,7 @@ def print_table(console: Console, federation: "FederatedDataset", held: "Array")
     if hidden:
         console.print(f"Not shown: {' and '.join(hidden)}. --json lists everything.", soft_wrap=True)
     if len(federation.public):
-        console.print(f"Public rows: {len(federation.public):,}", soft_wrap=True)
+        console.print(f"Public samples: {len(federation.public):,}", soft_wrap=True)
 
 
 def print_columns(console: Console, columns: "Sequence[ColumnFacts]") -> None:

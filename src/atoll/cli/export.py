@@ -40,4 +40,4 @@ def export(run: Path, clients: tuple[str, ...], which: str, form: str, out: Path
         click.echo(to_json(manifests, indent=1))
     else:
         for m in manifests:
-            click.echo(f"{m['folder']}: {m['file']}, checked on {m['checked']['rows']} rows")
+            click.echo(f"{m['folder']}: {m['file']}, checked on {m['checked']['rows']} samples")

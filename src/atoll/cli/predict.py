@@ -63,16 +63,16 @@ round_option = click.option(
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="Number of classes or tokens to show for each row.",
+    help="Number of classes or tokens to show for each sample.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all probabilities, or numbers, as JSON.")
 def predict(run: Path, inputs: tuple[Path, ...], client: str | None, which: str, top: int, as_json: bool) -> None:
     """Predict with a client's personalised model.
 
     FILE is a table (.csv or .parquet) with the columns of the run's data set, an image, or a NumPy file (.npy) with raw
-    rows as the data set of the run has them. Rows of another type or scale are refused. Without a file, the test rows
-    of the client are predicted, and the truth is shown beside. With SITE_DIR, the folder of a site, the model is that
-    of the site's latest run.
+    samples as the data set of the run has them. Samples of another type or scale are refused. Without a file, the test
+    samples of the client are predicted, and the truth is shown beside. With SITE_DIR, the folder of a site, the model
+    is that of the site's latest run.
     """
     models = open_models(run, which)
     whose = models.client(client)
@@ -112,7 +112,7 @@ def _rows(models: TrainedModels, client: str, inputs: tuple[Path, ...]) -> Rows:
     if not inputs:
         test = models.pool.test[models.pool.position(client)]
         if not len(test.x):
-            raise AtollError(f"Client {client!r} has no test rows. Give a file to predict.")
+            raise AtollError(f"Client {client!r} has no test samples. Give a file to predict.")
         numbered = [f"test row {i}" for i in range(len(test.x))]
         return Rows(numbered, test.x, truth_of(models.pool.problem, test.y, models.data.classes))
     names: list[str] = []

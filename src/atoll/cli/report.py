@@ -18,7 +18,7 @@ from ..utils.files import to_json
 from .console import console
 
 TARGET = "Score to reach, such as an accuracy of 0.8."
-MEASURE = "Average over all test rows, or over clients."
+MEASURE = "Average over all test samples, or over clients."
 
 
 @click.command()

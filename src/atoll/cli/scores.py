@@ -71,7 +71,7 @@ def _plain(each: ClientScores) -> dict[str, object]:
 
 def _table(found: list[ClientScores]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for head in ("client", "rows", "score", "value", "95 % interval"):
+    for head in ("client", "samples", "score", "value", "95 % interval"):
         table.add_column(head, justify="left" if head in ("client", "score") else "right")
     for each in found:
         for at, (name, interval) in enumerate(each.scores.items()):
@@ -82,8 +82,8 @@ def _table(found: list[ClientScores]) -> Table:
 
 def _class_table(confusion: list[list[int]], classes: Sequence[str]) -> Table:
     """Show recall and precision of each class over all test rows, and where its rows were predicted."""
-    table = Table(title="Test rows of all clients, by class", title_justify="left", box=None, pad_edge=False)
-    for head in ("class", "rows", "recall", "precision", "predicted as"):
+    table = Table(title="Test samples of all clients, by class", title_justify="left", box=None, pad_edge=False)
+    for head in ("class", "samples", "recall", "precision", "predicted as"):
         table.add_column(head, justify="left" if head in ("class", "predicted as") else "right")
     for at, row in enumerate(confusion):
         named = sum(other[at] for other in confusion)

@@ -111,7 +111,7 @@ class Config:
     transform: str = option("plain", "preset for normalisation and augmentation of images", group=DATA)
     standardise: str = option(
         "all",
-        "training rows whose mean and deviation standardise columns of tables: those of all clients together, or of "
+        "training samples whose mean and deviation standardise columns of tables: those of all clients together, or of "
         "each site; no: columns stay as they are",
         choices=STANDARDISE,
         group=DATA,
@@ -126,7 +126,7 @@ class Config:
     columns: str = option(
         COMMON,
         "columns of tables that models read: common, the same for all clients; own, an input layer for the columns "
-        "that the client has, with values in half of its training rows that are not all the same",
+        "that the client has, with values in half of its training samples that are not all the same",
         choices=COLUMNS,
         group=DATA,
     )
@@ -231,7 +231,7 @@ class Config:
     )
     cov_source: str | None = option(
         None,
-        "covariances of fewer than 2(width + 1) rows: sent as they are, as a diagonal, or not at all; means: never "
+        "covariances of fewer than 2(width + 1) samples: sent as they are, as a diagonal, or not at all; means: never "
         "sent, the server estimates them from means; default: client, with --min-class-count means or none",
         choices=COV_SOURCES,
         group=PRIVACY,

@@ -65,7 +65,7 @@ def cross_entropy(outputs: Tensor, batch: Batch) -> Tensor:
     """
     if batch.y.ndim != 1 or batch.y.is_floating_point():
         raise AtollError(
-            f"cross_entropy needs one class for each row, but labels are {batch.y.dtype} of shape "
+            f"cross_entropy needs one class for each sample, but labels are {batch.y.dtype} of shape "
             f"{list(batch.y.shape)}. Use client.problem.loss, or declare Need.CLASSES."
         )
     if batch.full:

@@ -181,7 +181,7 @@ class Labels(Problem):
     count: int
 
     task: ClassVar[str] = "multilabel"
-    labels: ClassVar[str] = "several labels for each row"
+    labels: ClassVar[str] = "several labels for each sample"
     dtype: ClassVar[torch.dtype] = torch.float32
     criterion: ClassVar[Criterion] = Criterion("map", "mAP")
     details: ClassVar[tuple[str, ...]] = (LOSS, "micro_f1", "macro_f1")

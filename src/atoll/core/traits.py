@@ -84,8 +84,8 @@ def _no_row_features(task: Task) -> str | None:
     if task.problem.task != NextToken.task:
         return None
     return (
-        "every row needs one feature vector, which is compared between models, but models of the next token have one "
-        "for each position. Take a method without the need 'row features' in `atoll methods`."
+        "every sample needs one feature vector, which is compared between models, but models of the next token have "
+        "one for each position. Take a method without the need 'row features' in `atoll methods`."
     )
 
 

@@ -16,7 +16,7 @@ from .contract import server_fields
 
 MOST = 200  # classes or clients that a heat map can show
 
-SL = "Soft labels (SL): row c is the mean prediction for rows of class c."
+SL = "Soft labels (SL): row c is the mean prediction for samples of class c."
 CR = "Class relations (CR): the softmax of every row of W Wᵀ, W the weights of the global head."
 
 

@@ -51,19 +51,19 @@ def assemble(name: str, parts: RawDataset, order: Sequence[str] | None = None, t
         task: what the labels are, a value of ``--task``; by default what the reader says.
     """
     if not len(parts.train.y):
-        raise AtollError(f"Data set {name!r} has no training rows.")
+        raise AtollError(f"Data set {name!r} has no training samples.")
     train, test = parts.train, _test_part(parts)
     kind, x_train = _rows(f"Data set {name!r}, train part", train.x, parts)
     test_kind, x_test = _rows(f"Data set {name!r}, test part", test.x, parts)
     if (kind, x_train.dtype) != (test_kind, x_test.dtype):
         raise AtollError(
-            f"Data set {name!r}: training rows are {kind} of {x_train.dtype}, test rows {test_kind} of {x_test.dtype}. "
-            "Store both in the same type."
+            f"Data set {name!r}: training samples are {kind} of {x_train.dtype}, test samples {test_kind} of "
+            f"{x_test.dtype}. Store both in the same type."
         )
     if (task or parts.task) == NextToken.task and kind != "text":
         raise AtollError(
-            f"Data set {name!r}: --task next-token reads a plain text file (.txt), or token ids [N, length] as rows "
-            f"and as labels, but rows are {kind} data."
+            f"Data set {name!r}: --task next-token reads a plain text file (.txt), or token ids [N, length] as samples "
+            f"and as labels, but samples are {kind} data."
         )
     targets = read_targets(task or parts.task, RawTargets(name, train.y, test.y, parts.classes, order))
     return Dataset(
@@ -108,7 +108,7 @@ def rows(where: str, x: Array, channels_first: bool = False) -> tuple[Kind, Arra
     """
     whole, real = np.issubdtype(x.dtype, np.integer), np.issubdtype(x.dtype, np.floating)
     if not (whole or real):
-        raise AtollError(f"{where}: rows are of type {x.dtype}. Store numbers: uint8, integers or floats.")
+        raise AtollError(f"{where}: samples are of type {x.dtype}. Store numbers: uint8, integers or floats.")
     if x.ndim == 2:
         return ("text", _tokens(where, x)) if whole else ("table", x.astype(np.float32, copy=False))
     if x.ndim not in (3, 4):

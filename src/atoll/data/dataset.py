@@ -51,16 +51,16 @@ class Dataset:
         self._check_part("train", self.x_train, self.y_train, self.owner_train)
         self._check_part("test", self.x_test, self.y_test, self.owner_test)
         if len(self.y_train) == 0:
-            raise AtollError(f"Data set {self.name!r} has no training rows.")
+            raise AtollError(f"Data set {self.name!r} has no training samples.")
         if self.x_test.shape[1:] != self.x_train.shape[1:]:
             raise AtollError(
-                f"Data set {self.name!r}: test rows have shape {self.x_test.shape[1:]}, "
-                f"training rows {self.x_train.shape[1:]}. Give both the same shape."
+                f"Data set {self.name!r}: test samples have shape {self.x_test.shape[1:]}, "
+                f"training samples {self.x_train.shape[1:]}. Give both the same shape."
             )
 
     def __repr__(self) -> str:
-        rows = f"{len(self.y_train)} rows to train, {len(self.y_test)} to test"
-        return f"<Dataset {self.name}: {self.kind} rows of shape {self.shape}, {self._outputs()}, {rows}>"
+        rows = f"{len(self.y_train)} samples to train, {len(self.y_test)} to test"
+        return f"<Dataset {self.name}: {self.kind} samples of shape {self.shape}, {self._outputs()}, {rows}>"
 
     @property
     def num_classes(self) -> int:
@@ -142,13 +142,13 @@ class Dataset:
     def _check_part(self, part: str, x: Array, y: Array, owner: Array | None) -> None:
         where = f"Data set {self.name!r}, {part} part"
         if len(x) != len(y):
-            raise AtollError(f"{where}: {len(x)} rows but {len(y)} labels. Give one label for each row.")
+            raise AtollError(f"{where}: {len(x)} samples but {len(y)} labels. Give one label for each sample.")
         if owner is not None and len(owner) != len(y):
-            raise AtollError(f"{where}: {len(y)} rows but {len(owner)} owners. Give one owner for each row.")
+            raise AtollError(f"{where}: {len(y)} samples but {len(owner)} owners. Give one owner for each sample.")
         self._check_labels(where, x, y)
         if not self.columns and np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             row = int(np.argwhere(~np.isfinite(x.reshape(len(x), -1)).all(1))[0, 0])
-            raise AtollError(f"{where}: row {row} contains NaN or infinity. Remove the row or fill the value.")
+            raise AtollError(f"{where}: sample {row} contains NaN or infinity. Remove the sample or fill the value.")
 
 
 def _ranges(y: Array, edges: Array) -> Array:

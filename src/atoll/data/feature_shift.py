@@ -39,7 +39,7 @@ class FeatureShift:
         able = ("image",) if self.kind == ROTATE else ("image", "table")
         if kind not in able:
             changed = " and ".join(f"{one}s" for one in able)
-            raise AtollError(f"--shift {self.kind} changes {changed}, and the rows are {kind} data.")
+            raise AtollError(f"--shift {self.kind} changes {changed}, and the samples are {kind} data.")
 
     def apply(self, x: Tensor, sizes: Sequence[int], clients: Sequence[ClientId], seed: int, part: str) -> Tensor:
         """Change prepared rows.

@@ -98,8 +98,8 @@ def _check_scheme(scheme: Scheme | File, dataset: Dataset) -> None:
     """Raise an AtollError if a partition divides rows by class and there are neither classes nor ranges of numbers."""
     if not dataset.num_classes and len(dataset.groups) == 1 and not isinstance(scheme, Iid | Natural | File):
         raise AtollError(
-            f"Partition '{scheme}' divides rows by class, but labels are {dataset.problem.labels}. "
-            "Use --partition iid, natural (rows with owners) or file:PATH."
+            f"Partition '{scheme}' divides samples by class, but labels are {dataset.problem.labels}. "
+            "Use --partition iid, natural (samples with owners) or file:PATH."
         )
 
 
@@ -146,14 +146,14 @@ def _set_aside(dataset: Dataset, public: int, rng: Generator) -> tuple[Array, tu
     room = totals // 2  # clients keep at least half of every class
     if not 0 <= public <= room.sum():
         raise AtollError(
-            f"{public} public rows cannot be set aside from data set {dataset.name!r}. Use from 0 to {room.sum()}: "
+            f"{public} public samples cannot be set aside from data set {dataset.name!r}. Use from 0 to {room.sum()}: "
             "the clients keep half of every class."
         )
     even = apportion(np.array([public]), (totals > 0)[None].astype(int), room[None], rng.random((1, len(totals))))[0]
     chosen = pick(dataset.group_numbers(dataset.y_train), even, rng)
     held = even[totals > 0]
     uneven = held.max() - held.min() > 1
-    note = f"Public rows per class run from {held.min()} to {held.max()}, because small classes keep half their rows."
+    note = f"Public samples per class run from {held.min()} to {held.max()}, because small classes keep half of theirs."
     return chosen, (note,) if uneven else ()
 
 
@@ -162,7 +162,7 @@ def _rows_to_partition(dataset: Dataset, scheme: Scheme, split: str, aside: Arra
     trained, tested = len(dataset.y_train), len(dataset.y_test)
     unowned = isinstance(scheme, Natural) and dataset.owner_test is None
     end = trained if split == "official" or unowned else trained + tested
-    left_out = f"{tested} rows of the official test part have no owner and are left out."
+    left_out = f"{tested} samples of the official test part have no owner and are left out."
     notes = (left_out,) if unowned and tested and split != "official" else ()
     return np.setdiff1d(np.arange(end), aside, assume_unique=True), notes
 

@@ -50,7 +50,7 @@ class FederatedDataset:
 
     def __repr__(self) -> str:
         train, val, test = (sum(map(len, self.part(part))) for part in PARTS)
-        rows = f"{train} rows to train, {val} to validate, {test} to test"
+        rows = f"{train} samples to train, {val} to validate, {test} to test"
         public = f", {len(self.public)} public" if len(self.public) else ""
         return f"<Federation {self.name} of {self.dataset.name}: {len(self.clients)} clients, {rows}{public}>"
 
@@ -64,7 +64,7 @@ class FederatedDataset:
         from ..report import plots  # drawing takes long to import
 
         data = self.dataset
-        title = f"Training rows of {self.name}"
+        title = f"Training samples of {self.name}"
         return plots.holdings(self.counts().tolist(), self.clients, data.groups, title=title, group=data.problem.group)
 
     def holdings(self) -> dict[str, object]:

@@ -204,7 +204,7 @@ def _load_known(known: CatalogueEntry, request: _Request, folder: Path) -> Datas
     data = assemble(request.text, parts, task=request.task)
     if data.shape != shape:
         where = local or folder / known.files[0].name
-        raise AtollError(f"{where}: rows have shape {data.shape}, but those of {request.base} have {shape}.")
+        raise AtollError(f"{where}: samples have shape {data.shape}, but those of {request.base} have {shape}.")
     return data
 
 

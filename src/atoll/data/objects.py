@@ -86,7 +86,7 @@ def _as_array(where: str, value: Any) -> Array:
     try:
         array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     except ValueError as reason:
-        raise AtollError(f"{where}: rows have different shapes ({reason}). Give rows of one shape.") from None
+        raise AtollError(f"{where}: samples have different shapes ({reason}). Give samples of one shape.") from None
     return array.astype(str) if array.dtype == object and all(isinstance(v, str) for v in array.flat) else array
 
 
@@ -131,7 +131,7 @@ def _torch_parts(name: str, data: Any) -> RawDataset:
     held = getattr(data, "tensors", None)
     pairs = held if held is not None else list(zip(*(data[i] for i in range(len(data))), strict=True))
     if len(pairs) != 2:
-        raise AtollError(f"{name}: a row has {len(pairs)} parts. Give data sets of pairs: inputs and labels.")
+        raise AtollError(f"{name}: a sample has {len(pairs)} parts. Give data sets of pairs: inputs and labels.")
     x, y = (part if isinstance(part, torch.Tensor) else _stack(part) for part in pairs)
     # A torch data set gives images as [channels, H, W].
     return RawDataset(RawSplit(_as_array(f"{name}, X", x), _as_array(f"{name}, y", y)), channels_first=x.ndim == 4)
@@ -170,7 +170,7 @@ def _concatenate(name: str, splits: Mapping[str, RawSplit]) -> RawSplit:
     shapes = {client: split.x.shape[1:] for client, split in splits.items()}
     if len(set(shapes.values())) > 1:
         listed = "; ".join(f"{client}: {shape}" for client, shape in list(shapes.items())[:4])
-        raise AtollError(f"{name}: rows of the clients have different shapes ({listed}). Give rows of one shape.")
+        raise AtollError(f"{name}: samples of the clients have different shapes ({listed}). Give samples of one shape.")
     return RawSplit(
         np.concatenate([split.x for split in splits.values()]),
         np.concatenate([split.y for split in splits.values()]),

@@ -61,7 +61,7 @@ def read_partition(dataset: Dataset, content: str, path: Path, clients: int | No
         ) from None
     for what, asked, given in (
         ("clients", clients or len(ids), len(ids)),
-        ("public rows", public, len(federation.public)),
+        ("public samples", public, len(federation.public)),
     ):
         if asked not in (given, 0):
             raise AtollError(f"{where} has {given} {what}, not {asked}. Ask for {given} or leave the number out.")
@@ -126,12 +126,12 @@ def _checked_rows(lists: Mapping[tuple[str, str], object], size: int, where: str
         if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind != "i"):
             raise AtollError(f"{where}: {here} is not a list of whole numbers.")
         if part == "train" and not numbers.size:
-            raise AtollError(f"{where}: client {client!r} has no training rows. Give it some or remove it.")
+            raise AtollError(f"{where}: client {client!r} has no training samples. Give it some or remove it.")
         for row in numbers.tolist():
             if not 0 <= row < size:
-                raise AtollError(f"{where}: {here} has row {row}, but rows run from 0 to {size - 1}. Remove it.")
+                raise AtollError(f"{where}: {here} has sample {row}, but samples run from 0 to {size - 1}. Remove it.")
             if row in taken:
-                raise AtollError(f"{where}: row {row} is in {taken[row]} and in {here}. Keep it in one of them.")
+                raise AtollError(f"{where}: sample {row} is in {taken[row]} and in {here}. Keep it in one of them.")
             taken[row] = here
         sound[part, client] = np.sort(numbers).astype(np.int64)
     return sound

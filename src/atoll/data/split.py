@@ -54,8 +54,8 @@ def check_time(split: str, dataset: Dataset) -> None:
     """Raise AtollError if the split mixes rows that the data set divides by time."""
     if split != "official" and dataset.split_by_time:
         raise AtollError(
-            f"Split {split!r} mixes earlier and later rows of data set {dataset.name!r}, whose test rows are the later "
-            "ones. Use --split official."
+            f"Split {split!r} mixes earlier and later samples of data set {dataset.name!r}, whose test samples are the "
+            "later ones. Use --split official."
         )
 
 
@@ -154,9 +154,11 @@ def gaps(parts: ClientSplits, labels: Array, num_classes: int, problem: Problem)
     scores = "accuracies" if problem.num_classes else "scores"
     train, test = (holdings(rows, labels, num_classes) for rows in (parts.train, parts.test))
     lacking = {
-        f"without a test row, left out of personal {scores}": sum(len(rows) == 0 for rows in parts.test),
-        "without a validation row": sum(len(rows) == 0 for rows in parts.val),
-        f"with test rows of a {problem.group} they have no training row of": ((test > 0) & (train == 0)).any(1).sum(),
+        f"without a test sample, left out of personal {scores}": sum(len(rows) == 0 for rows in parts.test),
+        "without a validation sample": sum(len(rows) == 0 for rows in parts.val),
+        f"with test samples of a {problem.group} they have no training sample of": (
+            ((test > 0) & (train == 0)).any(1).sum()
+        ),
     }
     return tuple(f"Clients {what}: {number}." for what, number in lacking.items() if number)
 

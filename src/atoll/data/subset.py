@@ -48,7 +48,7 @@ def _client_totals(trained: Array, validated: Array, rows: int, flag: str, least
     least = max(least, int(first.sum()))
     if not least <= rows <= owned.sum():
         raise AtollError(
-            f"{flag} {rows}: the clients hold {owned.sum()} such rows, and every client and every class keeps one. "
+            f"{flag} {rows}: the clients hold {owned.sum()} such samples, and every client and every class keeps one. "
             f"Ask for {flag} {least} to {owned.sum()}, or leave it out for all."
         )
     ties = np.arange(len(owned))[None]
@@ -102,8 +102,8 @@ def sample_public_rows(data: Dataset, rows: int, shape: tuple[int, ...], rng: Ge
     totals = np.bincount(data.group_numbers(data.y_train), minlength=len(data.groups))
     if not 0 < rows <= totals.sum():
         raise AtollError(
-            f"--public-data {data.name!r} needs a number of rows. Add --public with 1 to {totals.sum()}, the number of "
-            "its training rows."
+            f"--public-data {data.name!r} needs a number of samples. Add --public with 1 to {totals.sum()}, the number "
+            "of its training samples."
         )
     even = apportion(np.array([rows]), (totals > 0)[None].astype(int), totals[None], rng.random((1, len(totals))))[0]
     return _to_shape(data.x_train[pick(data.group_numbers(data.y_train), even, rng)], shape, data.name)
@@ -115,8 +115,8 @@ def _to_shape(x: Array, shape: tuple[int, ...], name: str) -> Array:
         return x
     if len(shape) != 3 or x.ndim != 4 or x.dtype != np.uint8:
         raise AtollError(
-            f"Public rows of {name!r} have shape {x.shape[1:]}, but the clients' rows have {shape}. "
-            "Choose a data set with rows of that shape; only images are converted."
+            f"Public samples of {name!r} have shape {x.shape[1:]}, but the clients' samples have {shape}. "
+            "Choose a data set with samples of that shape; only images are converted."
         )
     images = torch.from_numpy(x.astype(np.float32))
     if images.shape[1] != shape[0]:

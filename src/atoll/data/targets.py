@@ -54,8 +54,8 @@ def plain(where: str, values: Array) -> Array:
     column = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if column.ndim != 1:
         raise AtollError(
-            f"{where}: an array of shape {values.shape}. Give one value for each row, or say what the labels are with "
-            "--task multilabel or --task regression."
+            f"{where}: an array of shape {values.shape}. Give one value for each sample, or say what the labels are "
+            "with --task multilabel or --task regression."
         )
     if column.dtype.kind in "biu":
         return column.astype(np.int64)
@@ -108,7 +108,7 @@ def _tokens(raw: RawTargets) -> Targets:
         if y.dtype.kind not in "iu" or y.ndim != 2:
             raise AtollError(
                 f"Data set {raw.data!r}: labels are {y.dtype} of shape {y.shape}. With --task next-token, data are a "
-                "plain text file (.txt), or token ids [N, length] as rows and as labels."
+                "plain text file (.txt), or token ids [N, length] as samples and as labels."
             )
     train, test = raw.train.astype(np.int64), raw.test.astype(np.int64)
     size = 1 + max(int(y.max()) for y in (train, test) if y.size)
@@ -129,13 +129,15 @@ def _matrix(raw: RawTargets, y: Array) -> Array:
     if y.dtype.kind not in "biuf" or y.ndim not in (1, 2):
         example = f", such as {str(y.flat[0])!r}" if y.size else ""
         raise AtollError(
-            f"Data set {raw.data!r}: labels are {y.dtype} of shape {y.shape}{example}. Give a number for each row, or "
-            "columns of numbers."
+            f"Data set {raw.data!r}: labels are {y.dtype} of shape {y.shape}{example}. Give a number for each sample, "
+            "or columns of numbers."
         )
     wide = (y[:, None] if y.ndim == 1 else y).astype(np.float32)
     if not np.isfinite(wide).all():
         row = int(np.flatnonzero(~np.isfinite(wide).all(1))[0])
-        raise AtollError(f"Data set {raw.data!r}: the label of row {row} is NaN or infinite. Fill or remove such rows.")
+        raise AtollError(
+            f"Data set {raw.data!r}: the label of sample {row} is NaN or infinite. Fill or remove such samples."
+        )
     return wide
 
 
@@ -151,8 +153,8 @@ def _number(name: str, part: str, y: Array, names: Sequence[str]) -> Array:
     for value in values:
         if str(value) not in index:
             raise AtollError(
-                f"Data set {name!r}: a {part} row has the label {str(value)!r}, which is not one of the "
-                f"{len(names)} classes ({_some(names)}). Remove such rows, or list all classes with '?classes='."
+                f"Data set {name!r}: a {part} sample has the label {str(value)!r}, which is not one of the "
+                f"{len(names)} classes ({_some(names)}). Remove such samples, or list all classes with '?classes='."
             )
     return np.array([index[str(value)] for value in values], dtype=np.int64)[place]
 

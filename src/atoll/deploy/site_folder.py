@@ -14,18 +14,18 @@ SITE_YAML = """\
 # The site {name}. These settings stay here: the server never sees this file.
 name: "{name}"
 
-# The site's own rows: an .npz file, a folder of images (a folder for each class), a CSV or a Parquet file.
+# The site's own samples: an .npz file, a folder of images (a folder for each class), a CSV or a Parquet file.
 # `atoll deploy client FOLDER --data PATH` fills this in.
 data: null
 
 # The site's own architecture, with options, such as mlp or cnn1 (see `atoll models`). Null: one that suits the data.
 model: null
 
-# For methods that distil: public rows, the same file at all sites and at the server.
+# For methods that distil: public samples, the same file at all sites and at the server.
 public: null
 
-# What may leave the site: classes with fewer rows stay here, and so do covariances that give rows away. `privacy: off`
-# lets out whatever the method sends.
+# What may leave the site: classes with fewer samples stay here, and so do covariances that give samples away.
+# `privacy: off` lets out whatever the method sends.
 privacy:
   min_class_count: 10
 """

@@ -160,5 +160,5 @@ def prepare_public(rows: Array, columns: Sequence[Column], preparation: Preparat
     if preparation is None:
         return rows
     if not columns:
-        raise AtollError("Public rows have no named columns. Give them as a table with the columns of the sites.")
+        raise AtollError("Public samples have no named columns. Give them as a table with the columns of the sites.")
     return preparation.apply(rows, columns)

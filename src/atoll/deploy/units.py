@@ -32,7 +32,7 @@ UMask=0077
 """
 
 _WORKER = """\
-# Made by `atoll deploy units`. The worker of the site {name}: it has the rows, no key and no network.
+# Made by `atoll deploy units`. The worker of the site {name}: it has the samples, no key and no network.
 [Unit]
 Description=Atoll site {name}: worker
 
@@ -57,7 +57,7 @@ WantedBy=multi-user.target
 """
 
 _CONNECTION = """\
-# Made by `atoll deploy units`. The connection of the site {name}: it has the key and the network, and no rows.
+# Made by `atoll deploy units`. The connection of the site {name}: it has the key and the network, and no samples.
 [Unit]
 Description=Atoll site {name}: connection to the server
 Wants=network-online.target
@@ -89,11 +89,11 @@ chown root:{name_} {folder} && chmod 750 {folder}
 # The key belongs to the account with the network.
 chown {name_}-network {folder}/site.key && chmod 400 {folder}/site.key
 chown root:{name_} {folder}/ca.crt {folder}/gate.yaml && chmod 640 {folder}/ca.crt {folder}/gate.yaml
-# Settings, states and rows belong to the account without it.
+# Settings, states and samples belong to the account without it.
 chown {name_}-worker {folder}/site.yaml && chmod 400 {folder}/site.yaml
 mkdir -p {folder}/state
 chown -R {name_}-worker:{name_} {folder}/state && chmod 700 {folder}/state
-# The worker must be able to read the rows, and the other account must not:
+# The worker must be able to read the samples, and the other account must not:
 #   chown -R {name_}-worker {data} && chmod -R go= {data}
 """
 

@@ -277,7 +277,7 @@ def _to_net(module: nn.Module, data: Dataset, sample: Tensor) -> nn.Module:
         raise
     except Exception as reason:  # Code of users may raise anything.
         raise AtollError(
-            f"{type(module).__name__} cannot be used on rows of shape {tuple(sample.shape[1:])}: {reason}"
+            f"{type(module).__name__} cannot be used on samples of shape {tuple(sample.shape[1:])}: {reason}"
         ) from reason
     outputs = data.problem.outputs
     if net.head.out_features != outputs:

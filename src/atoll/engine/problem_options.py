@@ -21,8 +21,8 @@ def load_data(config: Config) -> Dataset:
     data = load(config.data, config.data_dir, config.task, own_columns=config.columns == OWN)
     if data.num_classes == 1 and data.open_classes:
         raise AtollError(
-            f"All rows of data set {data.name!r} have the label {data.classes[0]!r}: there is nothing to tell apart. "
-            "Choose another label, for a table with '?label='."
+            f"All samples of data set {data.name!r} have the label {data.classes[0]!r}: there is nothing to tell "
+            "apart. Choose another label, for a table with '?label='."
         )
     return data
 

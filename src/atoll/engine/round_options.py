@@ -109,6 +109,6 @@ def check_stopping(config: Config, pool: ClientPool) -> None:
     given = [flag for flag, value in (("--patience", config.patience), ("--until", config.until)) if value is not None]
     if given and not any(pool.val.size(at) for at in range(len(pool.ids))):
         raise AtollError(
-            f"{given[0]} ends a run by scores on validation rows, and no client has any. "
+            f"{given[0]} ends a run by scores on validation samples, and no client has any. "
             "Use --split client_811, or leave it out."
         )

@@ -40,8 +40,9 @@ def prepare_tables(
     preparations = fit_clients(federation, config.table_options, privately)
     if config.global_test and preparations and preparations.common is None:
         raise AtollError(
-            "--global-test gives the test rows of all clients to each model, and with --standardise site or --missing "
-            "site clients prepare rows differently. Leave it out, or use --standardise all and --missing all."
+            "--global-test gives the test samples of all clients to each model, and with --standardise site or "
+            "--missing site clients prepare samples differently. Leave it out, or use --standardise all and --missing "
+            "all."
         )
     return with_target_unit(federation, preparations.agreed), preparations
 

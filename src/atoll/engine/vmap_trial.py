@@ -51,7 +51,7 @@ def find_vmap_problem(method: AnyMethod, pool: ClientPool) -> str | None:
     if close >= CLOSE_SHARE * len(gaps) and max(gaps, default=0.0) <= KINK:
         return None
     return (
-        f"vmap gives other numbers than the loop (they differ by up to {max(gaps):.1e}). Rows of padding must count "
+        f"vmap gives other numbers than the loop (they differ by up to {max(gaps):.1e}). Samples of padding must count "
         "nothing: weigh by batch.w, and compare positions with client.n. Or declare Traits(vmap=False)."
     )
 

@@ -84,7 +84,7 @@ def best_trial(results: Sequence[Trial]) -> Trial:
     if not judged:
         raise AtollError(
             "No point can be chosen: no run finished with a validation accuracy. "
-            "Choose a --split with validation rows, such as client_811."
+            "Choose a --split with validation samples, such as client_811."
         )
     return judged[0].criterion.best(judged, lambda t: t.val)
 

@@ -112,7 +112,9 @@ def read_shots(text: str | int | Sequence[int | str]) -> tuple[int | None, ...]:
         if not found or any(n is not None and n < 1 for n in found):
             raise ValueError
     except ValueError:
-        raise AtollError(f"--shots wants numbers of rows from 1 on, or all, such as 1,5,all; not {text!r}.") from None
+        raise AtollError(
+            f"--shots wants numbers of samples from 1 on, or all, such as 1,5,all; not {text!r}."
+        ) from None
     return tuple(sorted(found, key=lambda n: math.inf if n is None else n))
 
 

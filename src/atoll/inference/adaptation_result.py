@@ -112,7 +112,7 @@ class Adaptation:
     @property
     def rows_title(self) -> str:
         """What numbers of rows count: rows of each class, or all rows where labels are no classes."""
-        return "rows of each class" if self.models.pool.problem.num_classes else "rows to train on"
+        return "samples of each class" if self.models.pool.problem.num_classes else "samples to train on"
 
     def curve(self) -> list[Point]:
         """Return mean scores over new clients for each number of rows, with deviations over repeats."""
@@ -150,7 +150,7 @@ class Adaptation:
         return score.format(stat.mean) + (f" ± {score.digits(score.scale * stat.std)}" if stat.std is not None else "")
 
     def _repr_html_(self) -> str:
-        return html(repr(self)[1:-1], (self.rows_title, "rows", *KINDS), self.cells())
+        return html(repr(self)[1:-1], (self.rows_title, "samples", *KINDS), self.cells())
 
 
 def _point(table: pa.Table, shots: int | None, repeats: int) -> Point:

@@ -31,23 +31,24 @@ A personalised model ({manifest["architecture"]}) of one client of a federation 
 
 ## What it reads and returns
 
-- Reads {reads["rows"]} rows: {reads["kind"]} data of shape {reads["shape"]}, type {reads["type"]}.
+- Reads {reads["rows"]} samples: {reads["kind"]} data of shape {reads["shape"]}, type {reads["type"]}.
 - Returns {manifest["output"]}: {", ".join(map(str, names))}.
 
 ## Data
 
-{config.data}; the client had {sizes["train"]} rows to train on, {sizes["val"]} to validate and {sizes["test"]} to test.
-Seed {config.seed}, partition {config.partition}, split {config.split}.
+{config.data}; the client had {sizes["train"]} samples to train on, {sizes["val"]} to validate and {sizes["test"]} to
+test. Seed {config.seed}, partition {config.partition}, split {config.split}.
 
 ## How well it did
 
-{f"Test score on the client's own {sizes['test']} test rows: {score}." if score else "The test score is not known."}
-The file was checked against the model on {manifest["checked"]["rows"]} rows.
+{f"Test score on the client's own {sizes['test']} test samples: {score}." if score else "The test score is not known."}
+The file was checked against the model on {manifest["checked"]["rows"]} samples.
 
 ## Limits
 
-- The model is fitted to this client. On rows of other clients it may do much worse.
-- The score above comes from {sizes["test"]} rows; a score of few rows is uncertain (`atoll scores` gives intervals).
+- The model is fitted to this client. On samples of other clients it may do much worse.
+- The score above comes from {sizes["test"]} samples; a score of few samples is uncertain (`atoll scores` gives
+  intervals).
 - {privacy}
 - Intended use, people concerned, and who answers for decisions: to be written by the owner.
 """

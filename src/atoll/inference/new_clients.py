@@ -145,7 +145,7 @@ def _preparations(setup: Setup, federation: FederatedDataset) -> Preparations:
 def _held_out(setup: Setup) -> FederatedDataset:
     if setup.new_clients is None:
         raise AtollError(
-            "No client was held out of this run. Give --data with the rows of new clients, or repeat the run with "
+            "No client was held out of this run. Give --data with the samples of new clients, or repeat the run with "
             "--new-clients N."
         )
     return setup.new_clients
@@ -182,7 +182,7 @@ def translate_labels(data: Dataset, known: Dataset) -> Dataset:
         )
     if (data.kind, data.shape) != (known.kind, known.shape):
         raise AtollError(
-            f"{where} are {data.kind} rows of shape {data.shape}, but the run has {known.kind} rows of shape "
+            f"{where} are {data.kind} samples of shape {data.shape}, but the run has {known.kind} samples of shape "
             f"{known.shape}. Convert them to that form."
         )
     if data.problem.task != known.problem.task:
@@ -217,7 +217,7 @@ def _warn_if_seen(setup: Setup, federation: FederatedDataset) -> tuple[str, ...]
     if federation is setup.new_clients or fingerprint(federation.dataset) != fingerprint(setup.federation.dataset):
         return ()
     return (
-        "The new clients' data set is that of the run, whose clients have trained on its rows. "
+        "The new clients' data set is that of the run, whose clients have trained on its samples. "
         "For a fair test, hold clients out: --new-clients N in the run.",
     )
 

@@ -33,12 +33,12 @@ def read_raw_rows(path: Path, data: Dataset, preparation: Preparation | None) ->
         raise AtollError(f"There is no file {str(path)!r}.")
     if path.suffix.lower() in IMAGES:
         if data.kind != "image":
-            raise AtollError(f"{str(path)!r} is an image, but the models of this run read {data.kind} rows.")
+            raise AtollError(f"{str(path)!r} is an image, but the models of this run read {data.kind} samples.")
         channels, height, width = data.shape
         return pixels(Source(str(path), lambda: Image.open(path)), Layout(width, height, channels))[None]
     if path.suffix in TABLES:
         if preparation is None:
-            read = "images" if data.kind == "image" else f"{data.kind} rows from .npy files"
+            read = "images" if data.kind == "image" else f"{data.kind} samples from .npy files"
             raise AtollError(f"{str(path)!r} is a table, but the models of this run read {read}.")
         return read_rows(path, preparation.raw_columns, preparation.lacking)
     try:
@@ -69,16 +69,16 @@ def check_raw_rows(rows: Array, data: Dataset, preparation: Preparation | None) 
     """Raise an AtollError if raw rows have another form, type or scale than the rows that models were trained on."""
     trained = data.x_train
     if tuple(rows.shape[1:]) != tuple(data.shape):
-        raise AtollError(f"The rows have shape {tuple(rows.shape[1:])}, but {data.name!r} has {tuple(data.shape)}.")
+        raise AtollError(f"The samples have shape {tuple(rows.shape[1:])}, but {data.name!r} has {tuple(data.shape)}.")
     whole = np.issubdtype(trained.dtype, np.integer)
     if whole and not np.issubdtype(rows.dtype, np.integer):
         remedy = "pixels from 0 to 255 as uint8" if data.kind == "image" else "token ids as integers"
         raise AtollError(
-            f"The rows are {rows.dtype}, but the models were trained on {trained.dtype} rows of {data.name!r}. "
+            f"The samples are {rows.dtype}, but the models were trained on {trained.dtype} samples of {data.name!r}. "
             f"Give {remedy}."
         )
     if not whole and not np.issubdtype(rows.dtype, np.number):
-        raise AtollError(f"The rows are {rows.dtype}, but the models read numbers.")
+        raise AtollError(f"The samples are {rows.dtype}, but the models read numbers.")
     if data.kind == "image" and len(rows):
         _check_brightness(rows, trained, data.name)
     if preparation is not None and not preparation.is_text:
@@ -110,12 +110,13 @@ def _check_columns(rows: Array, preparation: Preparation, name: str) -> None:
             row = int(np.nanargmax(distance))
             raise AtollError(
                 f"Row {row}: column {column.name!r} holds {rows[row, at]:g}, {distance[row]:.0f} deviations from the "
-                f"mean {column.mean:.4g} of the training rows of {name!r}. Check the unit and the cell."
+                f"mean {column.mean:.4g} of the training samples of {name!r}. Check the unit and the cell."
             )
     far = [column for column, distance in apart.items() if len(distance) and np.nanmin(distance, initial=np.inf) > FAR]
     far = [column for column in far if np.isfinite(apart[column]).any()]
     if len(far) > 1:
         raise AtollError(
             f"In every row, the columns {', '.join(far)} lie more than {FAR:g} deviations from the mean of the "
-            f"training rows of {name!r}. Give raw rows in the units of that file: models standardise them themselves."
+            f"training samples of {name!r}. Give raw rows in the units of that file: models standardise them "
+            "themselves."
         )

@@ -49,7 +49,7 @@ def score_clients(models: TrainedModels, point: float = 0.5, draws: int = 1000) 
         raise AtollError(f"These scores are for classes, and the labels of the run are {problem.labels}.")
     parts = list(_outputs(models))
     if not parts:
-        raise AtollError("No client has test rows to score.")
+        raise AtollError("No client has test samples to score.")
     whole = (ALL, torch.cat([logits for _, logits, _ in parts]), torch.cat([y for _, _, y in parts]))
     wanted = {"accuracy": accuracy} | all_scores(problem.num_classes, point)
     return [

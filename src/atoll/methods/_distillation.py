@@ -14,7 +14,7 @@ Divergence = Callable[[Tensor, Tensor], Tensor]  # (targets [B, C], logits [B, C
 def public_rows(of: Client | Task) -> Tensor:
     """Return all public rows [M, ...]; raise an AtollError if there are none."""
     if of.public is None:
-        raise AtollError("This method distils on public rows, and the run has none. Set some aside with --public N.")
+        raise AtollError("This method distils on public samples, and the run has none. Set some aside with --public N.")
     return of.public
 
 

@@ -36,7 +36,7 @@ class Shared:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("m_k, the shared model after local training", role=Role.MODEL)
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Mutual(Method[Shared, StateT, Shared, Update]):
     """Base of the methods that send the whole shared model and average it."""
 
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training, of both models"})
-    uniform: bool = setting(False, "average shared models equally, not by rows", "chosen here; true in public code")
+    uniform: bool = setting(False, "average shared models equally, not by samples", "chosen here; true in public code")
 
     traits: ClassVar[Traits] = Traits(
         family="mutual",

@@ -29,7 +29,7 @@ class Shared:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("the same part after local training", role=Role.MODEL)
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
 
 
 @payload

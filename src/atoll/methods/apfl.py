@@ -6,8 +6,8 @@ client:  w_k <- w_k - eta grad f(w_k), from w_t;   with u = alpha_k v_k + (1 - a
 server:  w_{t+1} = sum_k n_k w_k / sum_k n_k, over the clients of the round
 
 All three take a step on every batch, from the same gradients. Momentum, weight decay and clipping are those of optim,
-for w and v apart; alpha takes plain steps. The paper takes a plain mean of clients; here rows count. Running statistics
-of u belong to v.
+for w and v apart; alpha takes plain steps. The paper takes a plain mean of clients; here samples count. Running
+statistics of u belong to v.
 """
 
 from dataclasses import dataclass

@@ -7,8 +7,9 @@ server:  phi <- phi - eta grad mean_c CE(g_phi(mu_kc), c), for one client after 
 
 Eq. (11) weighs Sigma_kc by n_kc, where the identity above it gives n_kc - 1: the default is exact (cov_formula).
 Algorithm 1 moves phi inside its loop over clients; here every client of a round receives the same phi.
-Eqs. (7) and (10) divide by zero for one row and for no row: such a covariance is 0, such a class keeps its last mean.
-Counts are not in the paper's list of what is sent, but eqs. (10)-(11) need them. A class without a mean is not pulled.
+Eqs. (7) and (10) divide by zero for one sample and for no sample: such a covariance is 0, such a class keeps its last
+mean. Counts are not in the paper's list of what is sent, but eqs. (10)-(11) need them. A class without a mean is not
+pulled.
 """
 
 import re
@@ -55,7 +56,7 @@ class Knowledge:
 
 @payload
 class Gaussians:
-    n: Tensor = about("n_kc, rows of each class [C]", role=Role.COUNT, count=True)
+    n: Tensor = about("n_kc, samples of each class [C]", role=Role.COUNT, count=True)
     mu: Tensor = about("mu_kc, mean feature of each class [C, d]", role=Role.CLASS_TABLE, rows="n")
     sigma: Tensor | None = about(
         "Sigma_kc [C, d, d], if covariances are sent", role=Role.CLASS_TABLE, rows="n", symmetric=True, psd=True
@@ -88,7 +89,7 @@ class DCPFL(Method[Server, State, Knowledge, Gaussians]):
         "the server from means alone (means)",
         "paper; lowrank: chosen here; means: FedCOF",
     )
-    min_count: int = setting(1, "classes with fewer rows are not sent", "off; 3 hides single features")
+    min_count: int = setting(1, "classes with fewer samples are not sent", "off; 3 hides single features")
 
     traits: ClassVar[Traits] = Traits(
         family="server-trained",

@@ -2,13 +2,13 @@
 
 client:  w_k <- argmin CE(w; D_k) + gamma / |B| sum_i H(T_k[y_i], p(x_i)), from where it stopped
          p: predictions (softmax);  H(q, p) = -sum_j q_j log p_j
-         up: F_k[c], the mean of its predictions for rows of class c, over all steps of the round
+         up: F_k[c], the mean of its predictions for samples of class c, over all steps of the round
 server:  T_k[c] = mean of F_j[c] over the other clients j != k that sent it
 
-A class that nobody else sent has no teacher, and its rows only their labels. In the paper every client has all classes;
-the client's own share is left out as there, of those that sent the class. Predictions are averaged as probabilities:
-public codes average logits and take them for a distribution, which leaves their loss without a lower bound.
-A client that never took part gets the teachers of all classes, because nobody knows yet which ones it has.
+A class that nobody else sent has no teacher, and its samples only their labels. In the paper every client has all
+classes; the client's own share is left out as there, of those that sent the class. Predictions are averaged as
+probabilities: public codes average logits and take them for a distribution, which leaves their loss without a lower
+bound. A client that never took part gets the teachers of all classes, because nobody knows yet which ones it has.
 """
 
 from collections.abc import Iterable

@@ -4,7 +4,7 @@ client:  x_k = SGD(x; D_k)
 server:  delta = sum_k n_k (x_k - x) / sum_k n_k;   m <- beta1 m + (1 - beta1) delta
          v <- v + delta^2, from tau^2;   x <- x + eta m / (sqrt(v) + tau)
 
-Clients count by their rows, as in the paper's experiments. Running statistics are averaged.
+Clients count by their samples, as in the paper's experiments. Running statistics are averaged.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ client:  x_k = SGD(x; D_k)
 server:  delta = sum_k n_k (x_k - x) / sum_k n_k;   m <- beta1 m + (1 - beta1) delta
          v <- beta2 v + (1 - beta2) delta^2, from tau^2;   x <- x + eta m / (sqrt(v) + tau)
 
-No bias correction, as in the paper; clients count by their rows, as in its experiments. Running statistics are
+No bias correction, as in the paper; clients count by their samples, as in its experiments. Running statistics are
 averaged.
 """
 

@@ -1,13 +1,13 @@
 """FedALA. Zhang et al., AAAI 2023, Algorithm 1. https://arxiv.org/abs/2212.01197
 
 client:  W_k <- clip(W - eta grad_W CE(mix; s D_k), 0, 1),  mix = w_k + (w_t - w_k) * W in the head, w_t in the body
-         w_k <- SGD(mix; D_k), sent;   products are element by element, s D_k is a random share s of the rows
+         w_k <- SGD(mix; D_k), sent;   products are element by element, s D_k is a random share s of the samples
 server:  w_{t+1} = sum_k n_k w_k / sum_k n_k, over the clients of the round
 
 W_k starts at 1, and the first time a client takes part there is nothing to mix. The second time, W_k is learned until
-the loss stands still; from then on in one pass. The loss is judged after each pass, on all rows of the sample (the
-public code takes that of the last batch, and sets no limit to the passes). W_k is learned in evaluation mode, on rows
-without augmentation. Running statistics are those of w_t.
+the loss stands still; from then on in one pass. The loss is judged after each pass, on all samples of the share (the
+public code takes that of the last batch, and sets no limit to the passes). W_k is learned in evaluation mode, on
+samples without augmentation. Running statistics are those of w_t.
 """
 
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ class State:
 @dataclass(frozen=True)
 class FedALA(Averaging[State]):
     eta: float = setting(1.0, "learning rate of the shares", "public code")
-    sample: float = setting(0.8, "share of the rows that the shares are learned on", "public code")
+    sample: float = setting(0.8, "share of the samples that the shares are learned on", "public code")
     scope: str = setting("head", "what is mixed: the head, or all weights", "paper: the last layer")
     window: int = setting(10, "passes whose losses are compared, the first time", "public code")
     still: float = setting(0.1, "standard deviation of these losses at which learning stops", "public code")

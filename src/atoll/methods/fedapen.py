@@ -1,6 +1,6 @@
 """FedAPEN. Qin et al., KDD 2023. https://doi.org/10.1145/3580305.3599344
 
-client:  A_k: a few rows set aside, the adaptability set;  p, s: logits of w_k and of m;  e = lam_k p + (1 - lam_k) s
+client:  A_k: a few samples set aside, the adaptability set;  p, s: logits of w_k and of m;  e = lam_k p + (1 - lam_k) s
          lam_k <- SGD(CE(e); A_k), both models fixed, then clipped to [0, 1];   it predicts by e
          w_k   <- argmin CE(p) + KL(s || p) + CE(e), from where it stopped, both models in one step on every batch
          m_k    = argmin CE(s) + KL(p || s) + CE(e), from m_t;   up: m_k
@@ -9,8 +9,9 @@ server:  m_{t+1} = sum_k n_k m_k / sum_k n_k, over the clients of the round
 In each loss the other model's logits are constants. The paper learns lam_k as soon as a round has ended; here it is
 learnt from the m that comes down when the client takes part again, so that a round has one download, whoever is absent.
 Till then it predicts with the m received last. A client's first round has no trained w_k to weigh, and lam_k = 1/2. A_k
-covers every class of two rows or more; where it is too small for that, lam_k stays. The released code averages equally
-(uniform), and never applies the decay of the rate that it computes; there too FedEN learns lam_k, to predict with.
+covers every class of two samples or more; where it is too small for that, lam_k stays. The released code averages
+equally (uniform), and never applies the decay of the rate that it computes; there too FedEN learns lam_k, to predict
+with.
 """
 
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class FedAPEN(Mutual[State]):
-    share: float = setting(0.05, "share of the training rows set aside for lam_k", "public code")
+    share: float = setting(0.05, "share of the training samples set aside for lam_k", "public code")
     lam_lr: float = setting(1e-3, "learning rate of lam_k", "public code")
     lam_passes: int = setting(10, "passes over the adaptability set", "public code")
     adaptive: bool = setting(True, "train with the learnt lam_k; otherwise with 1/2", "paper")

@@ -35,7 +35,7 @@ class Global:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("w_k, the model after local training", role=Role.MODEL)
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
     extra: Params = about("what the regularisers report")  # Each regulariser declares the roles of its reports.
 
 

@@ -3,8 +3,8 @@
 client:  (w_k, b_k) = SGD(w_t, b_k; D_k);   up: w_k;   BatchNorm b_k stays at home: weights, biases, running statistics
 server:  w_{t+1} = sum_k n_k w_k / sum_k n_k, over the clients of the round
 
-The paper takes a plain mean over clients with equally many rows; here rows count. Before training a client predicts
-with the weights it received, after training with those it sends, and with its own BatchNorm either way.
+The paper takes a plain mean over clients with equally many samples; here samples count. Before training a client
+predicts with the weights it received, after training with those it sends, and with its own BatchNorm either way.
 """
 
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ client:  theta_k = argmin CE(theta; D_k) + alpha/2 ||theta - (w - h_k)||^2 + <th
 server:  w <- mean of theta_k over the round + mean of h_k over all clients;  c <- c + 1/N sum_k (change of c_k)
 
 c is a mean gradient, as SCAFFOLD's: the paper's last updates, divided by -K eta. K counts each client's own steps; the
-released code takes one number for all, and scales alpha and c by a client's share of the rows. h_k changes by
+released code takes one number for all, and scales alpha and c by a client's share of the samples. h_k changes by
 theta_k - w, which the server can tell from theta_k: no more has to be sent. Running statistics are averaged.
 """
 

@@ -4,11 +4,11 @@ client:  w_k = SGD(w_a; D_k), from the server's model of its architecture a
 server:  w_a = sum_k n_k w_k / sum_k n_k, over the clients of the round with architecture a; then, for so many steps,
          w_a <- w_a - eta grad KL(softmax(mean_k f_k(x) / T) || softmax(f_a(x) / T)), mean over a batch of public x;
          the teachers f_k are the clients of the round, of all architectures; distillation ends when accuracy on the
-         server's validation rows has not risen for some steps, and w_a is the model with the highest accuracy
+         server's validation samples has not risen for some steps, and w_a is the model with the highest accuracy
 
-The server of the paper has validation rows with labels. Here it has none, so that a share of the public rows is kept
-for validation, and their labels are those that the teachers give them together. The rate does not follow the paper's
-cosine. Teachers are in evaluation mode; the server's running statistics
+The server of the paper has validation samples with labels. Here it has none, so that a share of the public samples is
+kept for validation, and their labels are those that the teachers give them together. The rate does not follow the
+paper's cosine. Teachers are in evaluation mode; the server's running statistics
 follow public batches. An architecture without clients in a round keeps its model. The mean of the divergences from the
 teachers, the default of the authors' code, has the gradient of ensemble = probs. The server's models predict together.
 """
@@ -54,7 +54,7 @@ class Group:
 @payload
 class Update:
     params: Params = about("w_k, the model after local training", role=Role.MODEL)
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class FedDF(Method[Server, Nothing, Group, Update]):
         500, "steps of distillation, for each architecture", "chosen here; up to 10,000 in the authors' code"
     )
     validation: float = setting(
-        0.1, "share of the public rows that decide when distillation ends; 0 for always so many steps", "chosen here"
+        0.1, "share of the public samples that decide when distillation ends; 0 for always so many steps", "chosen here"
     )
-    check_every: int = setting(5, "steps between looks at the validation rows", "1 % of steps, as the authors' code")
+    check_every: int = setting(5, "steps between looks at the validation samples", "1 % of steps, as the authors' code")
     patience: int = setting(
-        50, "steps without higher accuracy on the validation rows that end distillation", "10 % of steps, likewise"
+        50, "steps without higher accuracy on the validation samples that end distillation", "10 % of steps, likewise"
     )
     temperature: float = setting(1.0, "T, what logits are divided by", "the authors' code")
     ensemble: str = setting("logits", "what is averaged over teachers: logits or probs", "paper")
@@ -82,7 +82,7 @@ class FedDF(Method[Server, Nothing, Group, Update]):
         needs=frozenset({Need.CLASSES, Need.PUBLIC_DATA}),
         why_uploads="the server distils from the predictions of each client's model",
         guards=("params",),
-        as_sent="the predictions of all models on the public rows, which teach",
+        as_sent="the predictions of all models on the public samples, which teach",
         variants={"fixed": {"validation": 0.0}},
     )
 

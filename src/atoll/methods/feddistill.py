@@ -1,12 +1,12 @@
 """FedDistill+. Zhu et al., ICML 2021, as a baseline. https://arxiv.org/abs/2105.10056
 
 client:  w_k = argmin CE + gamma / |B| sum_i KL(Omega[y_i] || p(x_i)), from w_t;  p: predictions
-         up: w_k;  for each class the sum of its predictions (soft labels), and its rows
+         up: w_k;  for each class the sum of its predictions (soft labels), and its samples
 server:  w_{t+1} = sum_k n_k w_k / sum_k n_k;  Omega[c] = mean soft label of class c over clients
 
 It is FD (Jeong et al., 2018) with shared models. Knowledge is what FedDW keeps, as in the comparisons of that paper:
-means of predictions, weighted by rows, from the identity on; the paper above averages logits, equally over clients, and
-FD leaves a client's own contribution out of its target. With a DW term beside it, each keeps an Omega of its own.
+means of predictions, weighted by samples, from the identity on; the paper above averages logits, equally over clients,
+and FD leaves a client's own contribution out of its target. With a DW term beside it, each keeps an Omega of its own.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Distillation:
     sl_memory: str = setting("round", "soft labels count for one round, or for all", "chosen here; all in that code")
     sl_ema: float = setting(0.0, "share of the old Omega that is kept", "chosen here; 0.5 in that code")
     absent_row: str = setting(
-        "keep", "row of a class without rows in a round: keep, eye or mask", "chosen here; eye in that code"
+        "keep", "row of a class without samples in a round: keep, eye or mask", "chosen here; eye in that code"
     )
 
     def __post_init__(self) -> None:

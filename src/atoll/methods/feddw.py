@@ -1,7 +1,7 @@
 """FedDW. Liu et al., arXiv 2024, Algorithm 1. https://arxiv.org/abs/2412.04521
 
 client:  theta_k = argmin CE + mu / C^2 ||Omega - A(omega)||_F^2, A = rowsoftmax(omega omega^T)         eqs. (11)-(12)
-         up: theta_k;  for each class the sum of its predictions (soft labels), and its rows           eqs. (4)-(6)
+         up: theta_k;  for each class the sum of its predictions (soft labels), and its samples        eqs. (4)-(6)
 server:  theta = sum_k n_k theta_k / sum_k n_k;  Omega[c] = mean soft label of class c over clients    eqs. (7)-(8)
 
 Section IV-B writes the term as ||Omega - A^T A||_F^2, another function (form ata; ata_linear is its eq. (30) around the
@@ -9,7 +9,7 @@ A that training starts from); the bound in eq. (18) and the released code agree 
 Omega starts as the identity, which the paper leaves open, and a class nobody held keeps its row.
 The paper removes the bias of the last layer; its code does not.
 The term, a mean over pairs of classes, is less than 1 % of the gradient of CE at mu = 1, and a tenth of that at the
-paper's 0.1 (variant paper). Stronger terms lowered accuracy on validation rows (papers/feddw/RESULTS.md).
+paper's 0.1 (variant paper). Stronger terms lowered accuracy on validation samples (papers/feddw/RESULTS.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ class Relation:
     sl_ema: float = setting(0.0, "share of the old Omega that is kept", "paper; 0.5 in the released code")
     mu_decay: int = setting(0, "divide mu by 10 every so many rounds; 0: never", "paper; 9 in the released code")
     absent_row: str = setting(
-        "keep", "row of a class without rows in a round: keep, eye or mask", "chosen here; eye in the code"
+        "keep", "row of a class without samples in a round: keep, eye or mask", "chosen here; eye in the code"
     )
 
     def __post_init__(self) -> None:

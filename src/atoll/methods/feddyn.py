@@ -5,8 +5,8 @@ client:  theta_k = argmin CE(theta; D_k) - <g_k, theta> + alpha/2 ||theta - thet
 server:  h <- h - alpha/N sum_k (theta_k - theta_t);  theta_{t+1} = 1/m sum_k theta_k - h / alpha
          sums over the m clients of the round, of all N
 
-All clients count the same, and have one alpha; the released code divides it by a client's share of the rows, times N.
-That code also judges means of the clients' models; here the global model is theta. Running statistics are averaged.
+All clients count the same, and have one alpha; the released code divides it by a client's share of the samples, times
+N. That code also judges means of the clients' models; here the global model is theta. Running statistics are averaged.
 """
 
 from collections.abc import Iterable

@@ -2,13 +2,13 @@
 
 client:  1. in the first T_d rounds, from (f, q):  x_s = x - q(x);  x_i = x_s + N(0, sigma_i^2), i = 1, 2;  q: a VAE
             (f_k, q_k) = argmin re |x - q(x)|^2 + ce CE(f([x_1; x_2]), y) + kl KL(q) / 3 + x_ce CE(f(x), y), sent
-         2. once:  up: x_1, x_2 and y of its rows
-         3. then:  f_k = SGD(f; D_k and as many shared rows of both kinds, drawn evenly over classes), sent
-server:  1, 3. means of f_k and q_k, weighted by rows;  2. keeps what was shared and sends it to every client once
+         2. once:  up: x_1, x_2 and y of its samples
+         3. then:  f_k = SGD(f; D_k and as many shared samples of both kinds, drawn evenly over classes), sent
+server:  1, 3. means of f_k and q_k, weighted by samples;  2. keeps what was shared and sends it to every client once
 
 The exchange of step 2 is as large as all training data twice over, and shows a good part of them. Its noise comes from
 keys: it trains models and protects nobody. Whoever is absent from that round shares nothing. Squares and KL are means
-over the numbers of a row and of its code. The released code also trains f on mixed images and q on mosaics, treats
+over the numbers of a sample and of its code. The released code also trains f on mixed images and q on mosaics, treats
 small and one-sided clients apart, and has images in [0, 1]; here inputs may be normalised, so q ends without a sigmoid.
 """
 
@@ -55,11 +55,11 @@ class Global:  # the server's state, and what it sends
 class Update:
     params: Params = about("f_k, and q_k in the first rounds; nothing when features are shared", role=Role.MODEL)
     pool: Params = about(
-        "x_1, x_2 [n_k, ...] and y [n_k]: noisy features and labels of its rows, in one round only",
+        "x_1, x_2 [n_k, ...] and y [n_k]: noisy features and labels of its samples, in one round only",
         role=Role.ACTIVATIONS,
         labels="y",
     )
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
 
 
 @payload
@@ -85,8 +85,8 @@ class FedFed(Method[Global, State, Global, Update]):
     re: float = setting(50.0, "weight of the squares", "public code: 5, ten times as much in early epochs")
     ce: float = setting(2.0, "weight of predictions from noisy features", "public code")
     kl: float = setting(0.005, "weight of KL", "public code")
-    x_ce: float = setting(0.4, "weight of predictions from rows as they are", "public code")
-    share: float = setting(1.0, "share of its rows whose features a client gives away", "paper")
+    x_ce: float = setting(0.4, "weight of predictions from samples as they are", "public code")
+    share: float = setting(1.0, "share of its samples whose features a client gives away", "paper")
 
     traits: ClassVar[Traits] = Traits(
         family="logits/features",
@@ -106,7 +106,7 @@ class FedFed(Method[Global, State, Global, Update]):
 
     def init_client(self, client: Client, k: Key) -> State:
         if not client.x.is_floating_point():
-            raise AtollError("FedFed adds noise to features of rows, which makes no sense for text. Use other data.")
+            raise AtollError("FedFed adds noise to features of samples, which makes no sense for text. Use other data.")
         return State({})
 
     def client_update(self, down: Global, state: State, client: Client, r: Round, k: Key) -> tuple[Update, State]:

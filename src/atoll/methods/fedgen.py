@@ -3,14 +3,14 @@
 client:  w_k = argmin CE + alpha_t B' / B mean_y' CE(h(G(y')), y') + beta_t / B sum_i KL(h(G(y_i)) || p(x_i)), from w_t
          G(y): generated features for label y;  h: predictions of the head, constant in KL;  p: those of the whole model
          y': B' labels that the server has seen, drawn at random;  alpha_t = alpha 0.98^t, beta_t = beta 0.98^t
-         up: w_k, and n_kc, the rows of each class
+         up: w_k, and n_kc, the samples of each class
 server:  G <- argmin sum_k mean_y [n_ky / n_y CE(h_k(G(y)), y)] + eta exp(-mean_ij mse(e_i, e_j) |G_i - G_j|)
          w_{t+1} = sum_k n_k w_k / sum_k n_k
 
 Clients use G in evaluation mode, from the second round on; a label that the server has not seen is not pulled to it.
 Losses are those of the released code, where the paper's server takes the mean of the heads' logits as one teacher, and
-draws normal noise e, here uniform. That code multiplies each row's loss by the weights of all rows; here it is the
-row's own. Adam starts afresh each round.
+draws normal noise e, here uniform. That code multiplies each sample's loss by the weights of all samples; here it is
+the sample's own. Adam starts afresh each round.
 """
 
 from collections.abc import Iterable, Iterator
@@ -56,8 +56,8 @@ class Global:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("w_k, the model after local training", role=Role.MODEL)
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
-    counts: Tensor = about("n_kc, rows of each class [C]", role=Role.COUNT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
+    counts: Tensor = about("n_kc, samples of each class [C]", role=Role.COUNT, count=True)
 
 
 @dataclass(frozen=True)

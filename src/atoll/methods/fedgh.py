@@ -55,7 +55,7 @@ class FedGH(Method[Head, State, Head, Means]):
             "source": "rate and one pass: public code; plain steps: chosen here",
         },
     )
-    server_mode: str = setting("per_sample", f"rows of a server step: {', '.join(MODES)}", "FedGH paper")
+    server_mode: str = setting("per_sample", f"samples of a server step: {', '.join(MODES)}", "FedGH paper")
     freeze_global_head: bool = setting(False, "leave the global head as it was born", "true imitates the released code")
 
     traits: ClassVar[Traits] = Traits(

@@ -2,12 +2,12 @@
 
 client:  w_k <- argmin CE(w; D_k) + eta_t (1 - CKA(K_k(w), K)), from where it stopped;   eta_t = eta_0 sqrt(t), t >= 0
          CKA(K, L) = <HKH, HLH> / (|HKH| |HLH|);   H = I - 1 1^T / m
-         up: K_k = A_k A_k^T, A_k: its features of m public rows that the server has just drawn
+         up: K_k = A_k A_k^T, A_k: its features of m public samples that the server has just drawn
 server:  K = mean_k K_k, over the clients of the round
 
 As in the released code, the first round has no pull, and K comes from the clients of the round before. That code
-compares all m rows in every step; here a step compares a part of them with the same part of K (batch). K_k is taken in
-evaluation mode; running statistics follow private batches only. That code also tunes for 10 epochs at the very end.
+compares all m samples in every step; here a step compares a part of them with the same part of K (batch). K_k is taken
+in evaluation mode; running statistics follow private batches only. That code also tunes for 10 epochs at the very end.
 """
 
 from collections.abc import Iterable
@@ -37,23 +37,23 @@ from .local import State
 
 @payload
 class Server:
-    rows: Tensor | None = about("numbers of the public rows that K is of [m]; none before the first round")
-    kernel: Tensor | None = about("K, the mean kernel of these rows [m, m]", symmetric=True)
-    coming: Tensor = about("numbers of the public rows that clients are asked for [m]")
+    rows: Tensor | None = about("numbers of the public samples that K is of [m]; none before the first round")
+    kernel: Tensor | None = about("K, the mean kernel of these samples [m, m]", symmetric=True)
+    coming: Tensor = about("numbers of the public samples that clients are asked for [m]")
 
 
 @payload
 class Alignment:
     eta: float = about("eta_t, strength of the pull")
-    rows: Tensor | None = about("numbers of the public rows that K is of [m], unless nothing is pulled")
-    kernel: Tensor | None = about("K, the mean kernel of these rows [m, m]", symmetric=True)
-    coming: Tensor = about("numbers of the public rows that the client is asked for [m]")
+    rows: Tensor | None = about("numbers of the public samples that K is of [m], unless nothing is pulled")
+    kernel: Tensor | None = about("K, the mean kernel of these samples [m, m]", symmetric=True)
+    coming: Tensor = about("numbers of the public samples that the client is asked for [m]")
 
 
 @payload
 class Kernel:
     kernel: Tensor = about(
-        "K_k, products of the client's features of the rows it was asked for [m, m]",
+        "K_k, products of the client's features of the samples it was asked for [m, m]",
         role=Role.ACTIVATIONS,
         symmetric=True,
     )
@@ -65,7 +65,7 @@ class FedHeNN(Method[Server, State, Alignment, Kernel]):
     eta0: float = setting(
         0.1, "eta_0, strength of the pull in the second round", "chosen here; 0.01 for 100 rounds in the public code"
     )
-    rows: int = setting(1000, "public rows of a round, drawn anew for each; all if there are fewer", "public code")
+    rows: int = setting(1000, "public samples of a round, drawn anew for each; all if there are fewer", "public code")
     batch: int = setting(100, "how many of them a step compares", "chosen here; all in the public code")
 
     traits: ClassVar[Traits] = Traits(

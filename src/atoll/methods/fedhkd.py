@@ -2,9 +2,9 @@
 
 client:  w_k = argmin CE + lam mean_c dist(q_T(H_c), Q_c) + gamma / |B| sum_i dist(f(x_i), H[y_i]), from w_t
          f: features;  q_T: predictions of the head at temperature T, softmax(g(.) / T)
-         up: w_k;  for each class its rows, their mean feature, with noise N(0, sigma^2), and their mean q_T(f(x))
+         up: w_k;  for each class its samples, their mean feature, with noise N(0, sigma^2), and their mean q_T(f(x))
 server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
-         H_c, Q_c = means of the features and predictions of class c, over clients, weighted by rows
+         H_c, Q_c = means of the features and predictions of class c, over clients, weighted by samples
 
 Where models differ, only H and Q are exchanged, and clients train their own models on; the paper does not say.
 Distances are Euclidean, as in the paper; the released code takes a Kullback-Leibler divergence of predictions and mean
@@ -53,8 +53,8 @@ class Update:
     params: Params = about(
         "w_k, the model after local training; nothing if the clients' models differ", role=Role.MODEL
     )
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
-    counts: Tensor = about("rows of each class [C]", role=Role.COUNT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
+    counts: Tensor = about("samples of each class [C]", role=Role.COUNT, count=True)
     features: Tensor = about("mean feature of each class, with noise [C, d]", role=Role.CLASS_TABLE, rows="counts")
     predictions: Tensor = about(
         "mean prediction for each class [C, C]", role=Role.CLASS_TABLE, rows="counts", probabilities=True
@@ -70,7 +70,7 @@ class FedHKD(Method[Knowledge, State, Knowledge, Update]):
     sigma: float = setting(
         0.0, "spread of the noise on mean features", "chosen here: it hides nothing, unlike --dp; 2 in the public code"
     )
-    min_share: float = setting(0.0, "classes with a smaller share of the client's rows are not sent", "off")
+    min_share: float = setting(0.0, "classes with a smaller share of the client's samples are not sent", "off")
     q_distance: str = setting("l2", "distance of predictions: l2, or kl", "paper; kl in the public code")
     h_distance: str = setting("l2", f"distance of features: {', '.join(DISTANCES)}", "paper; mse in the public code")
 

@@ -70,13 +70,13 @@ class Mentee:
 class Change:
     change: Params = about("s_k - s_t, compressed", role=Role.CHANGE, of="params")
     buffers: Params = about("running statistics of s_k", role=Role.OTHER)
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
 
 
 @dataclass(frozen=True)
 class FedKD(Method[Server, State, Mentee, Change]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training, of both models"})
-    uniform: bool = setting(False, "average changes equally, not by rows", "chosen here; true in public code")
+    uniform: bool = setting(False, "average changes equally, not by samples", "chosen here; true in public code")
     kl_weight: float = setting(1.0, "weight of the divergence of predictions", "paper")
     hidden_weight: float = setting(1.0, "weight of the distance of features", "paper")
     s_min: float = setting(0.01, "smallest S that is divided by", "chosen here; the paper sets none")

@@ -3,11 +3,11 @@
 client:  1. if it is its first round: w_k <- SGD(w_k; D_k);   up: f_k(x_i), the logits of the round's public x_i
          2. digest: w_k <- argmin mean_i |f_k(x_i) - f~(x_i)|;   revisit: w_k <- SGD(w_k; D_k)
 server:  1. f~(x_i) = mean_k f_k(x_i), over the clients of the round
-         2. draw the public rows of the next round
+         2. draw the public samples of the next round
 
-The paper first trains on public rows with labels; here they have none, so that training begins on private ones. Logits
-are compared by their mean absolute difference, as in the authors' code. They are taken in evaluation mode; running
-statistics follow private batches only.
+The paper first trains on public samples with labels; here they have none, so that training begins on private ones.
+Logits are compared by their mean absolute difference, as in the authors' code. They are taken in evaluation mode;
+running statistics follow private batches only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,41 +48,41 @@ DISTANCES: dict[str, Divergence] = {
 
 @payload
 class Server:
-    rows: Tensor = about("numbers of the public rows of the round [m]")
+    rows: Tensor = about("numbers of the public samples of the round [m]")
     met: Tensor = about("which clients have taken part [N]")
-    consensus: Tensor | None = about("f~, the mean logits of these rows [m, C], between two exchanges")
+    consensus: Tensor | None = about("f~, the mean logits of these samples [m, C], between two exchanges")
 
 
 @payload
 class Question:
-    rows: Tensor = about("numbers of the public rows of the round [m]")
+    rows: Tensor = about("numbers of the public samples of the round [m]")
     first: bool = about("whether the client has to train before it answers")
 
 
 @payload
 class Scores:
-    logits: Tensor = about("f_k, the client's logits of the rows [m, C]", role=Role.ACTIVATIONS)
+    logits: Tensor = about("f_k, the client's logits of the samples [m, C]", role=Role.ACTIVATIONS)
 
 
 @payload
 class Lesson:
-    rows: Tensor = about("numbers of the public rows of the round [m]")
-    consensus: Tensor = about("f~, the mean logits of these rows [m, C]")
+    rows: Tensor = about("numbers of the public samples of the round [m]")
+    consensus: Tensor = about("f~, the mean logits of these samples [m, C]")
 
 
 @dataclass(frozen=True)
 class FedMD(Method[Server, State, Payload, Payload]):
-    optim: Optimiser = field(default=SGD(), metadata={"about": "local training, on private rows"})
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training, on private samples"})
     digest: Optimiser = field(
         default=Adam(epochs=1, batch_size=128),
-        metadata={"about": "training towards the consensus, on public rows", "source": "the authors' code"},
+        metadata={"about": "training towards the consensus, on public samples", "source": "the authors' code"},
     )
     first_epochs: int = setting(
         1,
-        "passes over private rows before the first answer",
+        "passes over private samples before the first answer",
         "chosen here: other methods have none; up to 25 by the authors",
     )
-    rows: int = setting(5000, "public rows of a round, drawn anew for each; all if there are fewer", "authors' code")
+    rows: int = setting(5000, "public samples of a round, drawn anew for each; all if there are fewer", "authors' code")
     distance: str = setting("mae", f"what the digest makes small: {' or '.join(DISTANCES)}", "the authors' code")
 
     traits: ClassVar[Traits] = Traits(

@@ -5,8 +5,8 @@ client:  y_k = SGD(x; D_k) in tau_k steps;   |a_k| = tau_k, or with momentum rho
 server:  d = sum_k p_k (x - y_k) / |a_k|,  p_k = n_k / sum n;   tau_eff = sum_k p_k |a_k|;   x <- x - tau_eff d
 
 A client that takes more steps no longer pulls more. What is sent is y_k: d is (x - mean of y_k by n_k / |a_k|), times
-the sum of these weights over that of rows. Running statistics are averaged with the same weights. Weight decay is part
-of the loss; clipping is not accounted for. The paper's server momentum and proximal steps are left out.
+the sum of these weights over that of samples. Running statistics are averaged with the same weights. Weight decay is
+part of the loss; clipping is not accounted for. The paper's server momentum and proximal steps are left out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ class Global:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("y_k, the model after local training", role=Role.MODEL)
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
     weight: Tensor = about("n_k / |a_k|, the weight of y_k in the mean", role=Role.OTHER)
     work: Tensor = about("n_k |a_k|, the client's part of tau_eff", role=Role.OTHER)
 

@@ -2,13 +2,13 @@
 
 client:  1. h_k[c] = p_kc mean f(x | c),  v_k = (mean ||f(x)||^2 - ||h_k||^2) / n_k, with the body it received
          2. phi_k <- SGD(phi_k; body fixed);   3. body <- SGD(CE + lam/n sum_i ||f(x_i) - mu[y_i]||^2 / d; phi_k fixed)
-         up: body, phi_k, h_k, v_k, and the mean feature and rows of each class after training
+         up: body, phi_k, h_k, v_k, and the mean feature and samples of each class after training
 server:  body = sum_k n_k body_k / sum_k n_k;   mu[c] = sum_k n_kc mu_k[c] / sum_k n_kc
          phi_k = sum_j a_j phi_j,  a = argmin sum_j a_j^2 v_j + ||h_k - sum_j a_j h_j||^2,  a >= 0, sum_j a_j = 1
 
-p_kc is the share of class c in the client's rows. The paper combines the heads of the clients of a round; here the last
-head of every client that has taken part counts, so that a client may miss rounds. A fixed body is in evaluation mode. A
-class that no client sent in a round keeps its mu.
+p_kc is the share of class c in the client's samples. The paper combines the heads of the clients of a round; here the
+last head of every client that has taken part counts, so that a client may miss rounds. A fixed body is in evaluation
+mode. A class that no client sent in a round keeps its mu.
 """
 
 from collections.abc import Iterable
@@ -53,12 +53,12 @@ class Down(Global):
 @payload
 class Update:
     params: Params = about("the body after local training", role=Role.MODEL)
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
     head: Params = about("phi_k, the head after local training", role=Role.MODEL)
     shares: Tensor = about("h_k, class means times shares [C, d]", role=Role.CLASS_TABLE, rows="counts")
     variance: Tensor = about("v_k, the variance of h_k", role=Role.OTHER)
     means: Tensor = about("mu_k, mean feature of each class [C, d]", role=Role.CLASS_TABLE, rows="counts")
-    counts: Tensor = about("n_kc, rows of each class [C]", role=Role.COUNT, count=True)
+    counts: Tensor = about("n_kc, samples of each class [C]", role=Role.COUNT, count=True)
 
 
 @payload

@@ -7,10 +7,10 @@ server:  1. H_k <- argmin mean_i |H_k(x_i) - Z_ki| + mu ||H_k - H||^2, the norm 
             H = mean of the extractors of all clients, from then on
          2. down: Z^s_k = H_k(x_i)
 
-Eq. (1) divides its first term by the number of public rows, which would leave all a_i at 1: here the step of a_i does
-not (alpha_scale), and a_i stays from 0 to 1, for a negative one would push features away (clamp). The paper has no lam.
-Its text and Algorithm 1 cite equations by the numbers of an earlier draft: (5), (6), (8), (9), (10), (12), (13) for
-(1) to (7). Knowledge is taken in evaluation mode; running statistics follow private batches only.
+Eq. (1) divides its first term by the number of public samples, which would leave all a_i at 1: here the step of a_i
+does not (alpha_scale), and a_i stays from 0 to 1, for a negative one would push features away (clamp). The paper has no
+lam. Its text and Algorithm 1 cite equations by the numbers of an earlier draft: (5), (6), (8), (9), (10), (12), (13)
+for (1) to (7). Knowledge is taken in evaluation mode; running statistics follow private batches only.
 """
 
 from collections import defaultdict
@@ -47,29 +47,29 @@ ALPHA = BUFFERS + "alpha"  # During training the coefficients are stored among t
 @payload
 class Server:
     centre: Params = about("H, the mean of the extractors of all server models; nothing with knowledge = mean")
-    known: Params = about("with knowledge = mean: the mean features of the public rows [M, d], between two exchanges")
+    known: Params = about("with knowledge = mean: mean features of the public samples [M, d], between two exchanges")
 
 
 @payload
 class PerClient:
     params: Params = about("H_k, the server's model of a client; nothing with knowledge = mean")
-    sent: Tensor | None = about("Z^s_k, its features of the public rows [M, d_k]")
+    sent: Tensor | None = about("Z^s_k, its features of the public samples [M, d_k]")
 
 
 @payload
 class State:
     params: Params = about("w_k, the client's own model")
-    alpha: Tensor = about("a, how far the knowledge of each public row is trusted [M]")
+    alpha: Tensor = about("a, how far the knowledge of each public sample is trusted [M]")
 
 
 @payload
 class Features:
-    z: Tensor = about("Z_k, the client's features of the public rows [M, d_k]", role=Role.ACTIVATIONS)
+    z: Tensor = about("Z_k, the client's features of the public samples [M, d_k]", role=Role.ACTIVATIONS)
 
 
 @payload
 class Knowledge:
-    z: Tensor = about("Z^s_k, the server's features of the public rows [M, d_k]")
+    z: Tensor = about("Z^s_k, the server's features of the public samples [M, d_k]")
 
 
 @payload

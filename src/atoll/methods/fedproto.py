@@ -43,7 +43,7 @@ class Prototypes:  # the server's state, and what it sends
 @payload
 class Means:
     means: Tensor = about("P_k, mean feature of each class [C, d]", role=Role.CLASS_TABLE, rows="n")
-    n: Tensor = about("n_kc, rows of each class [C]", role=Role.COUNT, count=True)
+    n: Tensor = about("n_kc, samples of each class [C]", role=Role.COUNT, count=True)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class FedProto(Method[Prototypes, State, Prototypes, Means]):
     optim: Optimiser = field(default=SGD(), metadata={"about": "local training"})
     lam: float = setting(1.0, "strength of the pull of features to prototypes", "the authors' code")
     distance: str = setting("mse", f"what is pulled on: {', '.join(DISTANCES)}", "the authors' code")
-    aggregation: str = setting("uniform", "mean over clients: uniform, or weighted by rows", "the authors' code")
+    aggregation: str = setting("uniform", "mean over clients: uniform, or weighted by samples", "the authors' code")
     readout: str = setting(
         "head", "predict by the head, or by the nearest prototype", "evaluations by DC-PFL and pFedES"
     )

@@ -1,13 +1,13 @@
 """FedRoD. Chen and Chao, ICLR 2022. https://arxiv.org/abs/2107.00778
 
-client:  (b_k, g_k) = argmin CE(g(b(x)) + gamma log m_k, y), from (b_t, g_t), sent;   m_k: the rows of each class
+client:  (b_k, g_k) = argmin CE(g(b(x)) + gamma log m_k, y), from (b_t, g_t), sent;   m_k: the samples of each class
          p_k <- argmin CE(g(z) + p(z), y),  z = b(x), g and z constant;   it predicts by g(z) + p_k(z)
 server:  (b, g) = sum_k n_k (b_k, g_k) / sum_k n_k, over the clients of the round
 
 p_k takes a step after each step of (b, g), on the features computed for that one; or, wait-free (SCD, section 3.3), it
-is trained when (b_k, g_k) is final and under way. Either way nothing of p_k reaches b and g. A class without rows
-counts as 1e-9 rows: log 0 times 0 is not a number. Personal heads start at 0 (chosen here), so that clients begin with
-the generic model. The paper's variant in which a hypernetwork makes personal heads is left out.
+is trained when (b_k, g_k) is final and under way. Either way nothing of p_k reaches b and g. A class without samples
+counts as 1e-9 samples: log 0 times 0 is not a number. Personal heads start at 0 (chosen here), so that clients begin
+with the generic model. The paper's variant in which a hypernetwork makes personal heads is left out.
 """
 
 from collections.abc import Callable

@@ -6,7 +6,7 @@ client:  w_k = argmin CE + lam_v L_V + lam_u L_U, from w_t
 server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
 
 gamma is the spread of labels if all C classes are equally frequent. As in the released code, features z are not
-normalised, and gradients flow through sigma, the lower median. A batch with a single row has no L_V, and one without
+normalised, and gradients flow through sigma, the lower median. A batch with a single sample has no L_V, and one without
 two different features no L_U: there the released code divides by zero.
 """
 

@@ -5,9 +5,9 @@ client:  on every batch, in one step of both models;  p, q: predictions of w_k a
          m_k  = argmin beta CE(m) + (1 - beta) KL(p || q), from m_t;   up: m_k, the "meme" model
 server:  m_{t+1} = sum_k n_k m_k / sum_k n_k, over the clients of the round
 
-Each prediction is a constant to the other model's loss, and divergences are means over rows: public libraries let both
-losses flow into both models, and divide by the number of classes too. The released code averages equally (uniform) and
-has no temperature; at one other than 1 the divergence counts times its square.
+Each prediction is a constant to the other model's loss, and divergences are means over samples: public libraries let
+both losses flow into both models, and divide by the number of classes too. The released code averages equally (uniform)
+and has no temperature; at one other than 1 the divergence counts times its square.
 """
 
 from dataclasses import dataclass

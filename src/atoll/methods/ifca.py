@@ -3,8 +3,8 @@
 client:  j = argmin_j CE(theta_j; D_k), over the K models it receives;   w_k = SGD(theta_j; D_k);   up: w_k and j
 server:  theta_j <- sum of n_k w_k / sum of n_k, over the clients that chose j;  a model that nobody chose stays
 
-The K models start from different random weights. Clients of the paper have equally many rows; here rows count. Losses
-are taken on all training rows, in evaluation mode.
+The K models start from different random weights. Clients of the paper have equally many samples; here samples count.
+Losses are taken on all training samples, in evaluation mode.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class Models:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("w_k, the chosen model after local training", role=Role.MODEL)
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
     choice: Tensor = about("j, the number of the chosen model", role=Role.OTHER)
 
 

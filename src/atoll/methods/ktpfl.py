@@ -3,9 +3,9 @@
 client:  1. w_n <- SGD(w_n; D_n);   up: s_n = softmax(f_n(x) / T) of the round's public x
          2. w_n <- argmin KL(sum_m c_nm s_m || softmax(f_n(x) / T)), mean over the public x
 server:  1. c_n <- P[c_n - eta grad(|s_n - sum_m c_nm s_m|^2 + rho |c_n - 1/N|^2)],   P: onto the simplex
-         2. draw the public rows of the next round
+         2. draw the public samples of the next round
 
-The distance that c makes small is a mean over rows and classes, as in the released code. That code divides KL by the
+The distance that c makes small is a mean over samples and classes, as in the released code. That code divides KL by the
 number of classes too, scales every step of c, and replaces P by a softmax of 5 c, which draws rows back to 1/N each
 round (projection). At its temperature of 10 soft predictions differ so little that c hardly leaves 1/N. Of absent
 clients c_nm stays as it is: the others share what is left of the row. s_n is taken in evaluation mode; running
@@ -43,44 +43,44 @@ from .local import State
 
 @payload
 class Server:
-    rows: Tensor = about("numbers of the public rows of the round [m]")
+    rows: Tensor = about("numbers of the public samples of the round [m]")
     c: Tensor = about("c, how much each client learns from each [N, N]")
     targets: Params = about("what each client of the round is to predict [m, C], between two exchanges")
 
 
 @payload
 class Question:
-    rows: Tensor = about("numbers of the public rows of the round [m]")
+    rows: Tensor = about("numbers of the public samples of the round [m]")
 
 
 @payload
 class Predictions:
     probs: Tensor = about(
-        "s_n, the client's soft predictions of the rows [m, C]", role=Role.ACTIVATIONS, probabilities=True
+        "s_n, the client's soft predictions of the samples [m, C]", role=Role.ACTIVATIONS, probabilities=True
     )
 
 
 @payload
 class Target:
-    rows: Tensor = about("numbers of the public rows of the round [m]")
+    rows: Tensor = about("numbers of the public samples of the round [m]")
     probs: Tensor = about("sum_m c_nm s_m, what the client is to predict for them [m, C]")
 
 
 @dataclass(frozen=True)
 class KTpFL(Method[Server, State, Payload, Payload]):
-    optim: Optimiser = field(default=SGD(), metadata={"about": "local training, on private rows"})
+    optim: Optimiser = field(default=SGD(), metadata={"about": "local training, on private samples"})
     distil: Optimiser = field(
         default=SGD(lr=0.02, steps=40, batch_size=256, weight_decay=0.0, clip=0.0, momentum=0.0),
         metadata={
-            "about": "training towards the targets, on public rows",
-            "source": "public code; 40 steps are its two epochs of 5,000 rows",
+            "about": "training towards the targets, on public samples",
+            "source": "public code; 40 steps are its two epochs of 5,000 samples",
         },
     )
     temperature: float = setting(1.0, "T, what logits are divided by", "chosen here; 10 in the public code")
     eta: float = setting(0.1, "learning rate of c", "chosen here; scaled in every step in the public code")
     rho: float = setting(0.7, "strength of the pull of c to equal shares", "public code, which tries 0.1 to 3")
     projection: str = setting("simplex", "how rows of c come to sum to 1: simplex or softmax", "softmax in that code")
-    rows: int = setting(5000, "public rows of a round, drawn anew for each; all if there are fewer", "public code")
+    rows: int = setting(5000, "public samples of a round, drawn anew for each; all if there are fewer", "public code")
 
     traits: ClassVar[Traits] = Traits(
         family="logits/features",

@@ -4,7 +4,7 @@ client:  (b_k, h_k) = SGD(b_k, h_t; D_k);   up: h_k;   the body b_k stays at hom
 server:  h_{t+1} = sum_k n_k h_k / sum_k n_k, over the clients of the round
 
 Only the last layer is shared, as in comparisons of heterogeneous models, whose bodies may differ. The authors' code
-shares other layers too, starts from a model trained by FedAvg and takes a plain mean: here all start anew, and rows
+shares other layers too, starts from a model trained by FedAvg and takes a plain mean: here all start anew, and samples
 count.
 """
 

@@ -3,11 +3,11 @@
 client:  from w_t, in each step with batches B, B', B'' drawn apart:  v = w - alpha grad f(w; B)
          w <- w - beta (I - alpha H(w; B'')) grad f(v; B');   H, the Hessian: left out, or by a difference of gradients
          H g = [grad f(w + delta g; B'') - grad f(w - delta g; B'')] / (2 delta),  g = grad f(v; B')
-         its own model: the received w_t after a few steps w <- w - alpha grad f(w; B) on its training rows
+         its own model: the received w_t after a few steps w <- w - alpha grad f(w; B) on its training samples
 server:  w_{t+1} = sum_k n_k w_k / sum_k n_k
 
 beta is the rate of optim (0.001 in public codes), whose momentum and clipping act on the outer step alone. Some public
-codes use one batch for both steps, or adapt on test rows; here neither happens. The first-order form is the default,
+codes use one batch for both steps, or adapt on test samples; here neither happens. The first-order form is the default,
 the paper's Algorithm 1 has the Hessian.
 """
 

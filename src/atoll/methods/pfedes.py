@@ -4,8 +4,8 @@ client:  1. G_t fixed:  F_k <- argmin mu CE(F(G_t(x)), y) + (1 - mu) CE(F(x), y)
          2. F_k fixed:  G_k = argmin CE(F_k(G(x)), y), from G_t;   up: G_k
 server:  G_{t+1} = sum_k n_k G_k / sum_k n_k, over the clients of the round
 
-The paper's n counts the rows of all clients, with which G would shrink whenever some are absent; its code does as here.
-What is fixed is in evaluation mode. In phase 1 F meets two batches, of which only the plain one moves its running
+The paper's n counts the samples of all clients, with which G would shrink whenever some are absent; its code does as
+here. What is fixed is in evaluation mode. In phase 1 F meets two batches, of which only the plain one moves its running
 statistics, because F predicts on plain images.
 """
 
@@ -44,7 +44,7 @@ class Proxy:  # the server's state, and what it sends
 @payload
 class Update:
     params: Params = about("G_k, the proxy extractor after local training", role=Role.MODEL)
-    n: Tensor = about("n_k, the number of training rows", role=Role.WEIGHT, count=True)
+    n: Tensor = about("n_k, the number of training samples", role=Role.WEIGHT, count=True)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ The paper's D is a divergence only of spectra that sum to 1; on those of eqs. (4
 of the teacher's (div = raw). Here spectra are divided by their sums, after the cut (kl_sum1), or their scale counts too
 (gen_kl). The paper gives no weights; the released code takes spectra as constants, whose gradient is 0, so that only a
 distance from the global model acts (prox_beta, variant code). Personal models start as the global one, which the paper
-leaves open. The variant gen-kl was ahead of kl_sum1 on validation rows (papers/scd/RESULTS.md).
+leaves open. The variant gen-kl was ahead of kl_sum1 on validation samples (papers/scd/RESULTS.md).
 """
 
 from dataclasses import dataclass, field
@@ -106,7 +106,7 @@ class SCD(Averaging[State]):
         return state.params
 
     def adapt(self, server: Global, client: Client, k: Key) -> State:
-        """Return the personal model of a client that joins after training: the global one, fine-tuned on its rows."""
+        """Return the model of a client that joins after training: the global one, fine-tuned on its samples."""
         tune = self.optim.for_epochs(self.adapt_epochs)
         return State(tune.fit(client.objective(), server.params, client, k))
 

@@ -67,7 +67,7 @@ def foreign(
     except AtollError:
         raise
     except Exception as reason:  # Code of users and packages may raise anything.
-        raise AtollError(f"Model {name!r} cannot be used on rows of shape {tuple(shape)}: {reason}") from reason
+        raise AtollError(f"Model {name!r} cannot be used on samples of shape {tuple(shape)}: {reason}") from reason
     return _fit_head(parts, num_classes, head_bias, width)
 
 

@@ -41,7 +41,7 @@ def prepare(config: PrivacyOptions, method: AnyMethod, pool: ClientPool) -> tupl
     """
     if config.min_class_count and not pool.problem.num_classes:
         raise AtollError(
-            f"--min-class-count counts rows of each class, but labels are {pool.problem.labels}. Leave it out."
+            f"--min-class-count counts samples of each class, but labels are {pool.problem.labels}. Leave it out."
         )
     method = _without_covariances(config, method)
     private = [f.name for f in fields(cast(Any, method)) if isinstance(getattr(method, f.name), DPSGD)]
@@ -118,13 +118,15 @@ def _check_training(config: PrivacyOptions, method: AnyMethod, pool: ClientPool,
             "true of it, declare it in the `traits` of the class itself: Traits(private_training=True)."
         )
     if isinstance(method, TakesRegularisers) and method.regularisers:
-        raise AtollError("dpsgd cannot cover terms given by --with: they may report of rows. Leave them out.")
+        raise AtollError("dpsgd cannot cover terms given by --with: they may report of samples. Leave them out.")
     if config.backend == "vmap":
-        raise AtollError("--backend vmap cannot be used with dpsgd, which needs rows one by one. Use --backend loop.")
+        raise AtollError(
+            "--backend vmap cannot be used with dpsgd, which needs samples one by one. Use --backend loop."
+        )
     unfit = sorted({pool.models[i].name for i in pool.ids if pool.models[i].has_buffers})
     if unfit:
         raise AtollError(
-            f"dpsgd cannot train {', '.join(unfit)}: running statistics (BatchNorm) mix rows. Take models without."
+            f"dpsgd cannot train {', '.join(unfit)}: running statistics (BatchNorm) mix samples. Take models without."
         )
 
 

@@ -79,7 +79,7 @@ def _about(found: Sequence[Group]) -> str:
     models = list(dict.fromkeys(str(model) for run in runs for model in run.summary["models"]))
     seeds = count_range(sorted({len(group.runs) for group in found}), "seed") + (" each" if len(found) > 1 else "")
     if (splits := table.count_splits(runs)) > 1:
-        seeds += f" ({splits} splits of the rows)"
+        seeds += f" ({splits} splits of the samples)"
     noun = "method" if len({run.label for run in runs}) == len(found) else "configuration"
     return (
         f"{count(len(found), noun)}, {seeds}, on {summary['data']}: "

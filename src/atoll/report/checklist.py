@@ -63,11 +63,11 @@ def _data(runs: Sequence[Run]) -> list[str]:
         split = run.summary["split"]
         lines += [
             f"[x] {Path(str(run.summary['data'])).name}: {count(int(run.summary['clients']), 'client')} by partition "
-            f"{run.summary['partition']}, split {split}; rows to train, validate and test: "
+            f"{run.summary['partition']}, split {split}; samples to train, validate and test: "
             f"{rows['train']}, {rows['val']}, {rows['test']}.",
             f"[x] Digest of the data: {run.config.get('data_digest') or UNKNOWN}.",
-            f"[x] Preparation: transform {run.config.get('transform', UNKNOWN)}, fitted on training rows alone.",
-            "[x] Rounds are chosen by validation rows; test rows are used for the reported scores only.",
+            f"[x] Preparation: transform {run.config.get('transform', UNKNOWN)}, fitted on training samples alone.",
+            "[x] Rounds are chosen by validation samples; test samples are used for the reported scores only.",
         ]
     return [*lines, "[ ] Where the data come from, their licence, and the consent of the people in them."]
 

@@ -44,10 +44,10 @@ def warn_of_single_classes(runs: Sequence[Run]) -> list[str]:
     single = classes.count(1)
     if not single:
         return []
-    over = f" over {len(known)} splits of the rows" if len(known) > 1 else ""
+    over = f" over {len(known)} splits of the samples" if len(known) > 1 else ""
     return [
-        f"{single} of {count(len(classes), 'client')}{over} {'has' if single == 1 else 'have'} test rows of one class "
-        "only, where accuracy cannot tell a model from a constant. Look at balanced accuracy and AUROC "
+        f"{single} of {count(len(classes), 'client')}{over} {'has' if single == 1 else 'have'} test samples of one "
+        "class only, where accuracy cannot tell a model from a constant. Look at balanced accuracy and AUROC "
         "(`atoll scores RUN`)."
     ]
 

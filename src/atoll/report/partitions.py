@@ -59,8 +59,8 @@ def _section(runs: Sequence[Run], name: str, is_open: bool) -> PartitionSection:
         title=partition_title(runs),
         picture=pictures.draw_picture(lambda width: holdings_chart(train, clients, classes, width, group=group), name),
         totals=(
-            f"{rows['train']:,} training, {rows['val']:,} validation and {rows['test']:,} test rows. "
-            f"A client holds {number_range(list(map(sum, train)))} training rows{of_classes}."
+            f"{rows['train']:,} training, {rows['val']:,} validation and {rows['test']:,} test samples. "
+            f"A client holds {number_range(list(map(sum, train)))} training samples{of_classes}."
         ),
         open=is_open,
     )

@@ -17,7 +17,7 @@ from .seed_statistics import holm, paired_difference
 NONE = "–"
 MAJORITY = "majority"
 P_VALUE = "p: two-sided paired t-test over the means of seeds against the first row, corrected by Holm"
-WITHOUT_MODEL = f"{MAJORITY}: naming for each client the class that is most frequent in its training rows"
+WITHOUT_MODEL = f"{MAJORITY}: naming for each client the class that is most frequent in its training samples"
 AVERAGED = "~ the average of the personal models: the method has no generic one"
 
 

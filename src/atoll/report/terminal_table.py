@@ -25,7 +25,7 @@ def print_table(console: Console, rows: Sequence[Row]) -> None:
         console.print(f"Scores: {score.title}{unit}, {score.better} is better.", style="dim", highlight=False)
     splits = max((row.splits for row in rows), default=1)
     if splits > 1:
-        console.print(f"Means over {splits} splits of the rows.", style="dim", highlight=False)
+        console.print(f"Means over {splits} splits of the samples.", style="dim", highlight=False)
     for row in rows:
         if row.remark:
             console.print(f"[yellow]*[/] {escape(row.name)}: {escape(row.remark)}", highlight=False)

@@ -115,11 +115,11 @@ def npz(**arrays: Any) -> None:
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"y": np.arange(39) % 2}, "40 rows but 39 labels"),
+        ({"y": np.arange(39) % 2}, "40 samples but 39 labels"),
         ({"x": np.full((40, 4), np.nan, dtype=np.float32)}, "NaN"),
         ({"x": np.zeros((40, 1, 4, 2, 2), dtype=np.float32)}, "shape"),
         ({"x": np.zeros(40, dtype=np.float32)}, "shape"),
-        ({"x": np.zeros((0, 4), dtype=np.float32), "y": np.zeros(0, dtype=np.int64)}, "rows"),
+        ({"x": np.zeros((0, 4), dtype=np.float32), "y": np.zeros(0, dtype=np.int64)}, "samples"),
         ({"y": np.arange(40) % 2, "classes": np.array(["only"])}, "class"),
         ({"y": np.full(40, np.nan)}, "label"),
         ({"x": np.array([["a"]] * 40)}, "Store numbers"),

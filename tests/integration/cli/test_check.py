@@ -36,7 +36,7 @@ def test_check_of_an_impure_method_names_the_law_and_ends_with_exit_code_1(
 
     found = atoll("check", path, code=1)
 
-    assert "rows are changed in place" in " ".join(found.stdout.split())
+    assert "samples are changed in place" in " ".join(found.stdout.split())
 
 
 def test_check_of_a_missing_file_is_a_mistake_and_no_broken_law(atoll: Callable[..., Any]) -> None:

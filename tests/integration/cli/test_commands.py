@@ -250,7 +250,7 @@ def test_audit_lists_the_fields_that_are_sent(atoll: Atoll) -> None:
     assert {(item["direction"], item["field"]) for item in items} >= {("up", "params"), ("up", "n"), ("down", "params")}
     text = atoll("audit", "fedavg", "--models", "linear").stdout
     assert "2,600 bytes reach a client with linear in this round, 2,604 leave it." in text
-    assert "n_k, the number of training rows" in text
+    assert "n_k, the number of training samples" in text
 
 
 def test_tables_print_brackets_literally(atoll: Atoll) -> None:
@@ -343,4 +343,4 @@ def test_rate_of_no_client_and_test_rows_of_one_class_are_told(atoll: Callable[.
     stderr = atoll("run", "local", *words).stderr
 
     assert stderr.count("Note: --rate 0.01 of 10 clients rounds to none, so one client takes part in each round.") == 1
-    assert "Warning: 20 of 20 clients over 2 splits of the rows have test rows of one class only" in stderr
+    assert "Warning: 20 of 20 clients over 2 splits of the samples have test samples of one class only" in stderr

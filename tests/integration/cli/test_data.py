@@ -50,7 +50,7 @@ def test_the_list_as_json(here):
 def test_data_show_prints_and_draws_rows_of_each_client(here):
     """1797 digits, all of them owned: the table's totals are the data set's."""
     output = printed("show", "digits", "--clients", 5)
-    assert line(output, "client") == ["client", *"0123456789", "rows", "train", "val", "test"]
+    assert line(output, "client") == ["client", *"0123456789", "all", "train", "val", "test"]
     totals = [int(word.replace(",", "")) for word in line(output, "all")[1:]]
     assert sum(totals[:10]) == totals[10] == sum(totals[11:]) == 1797
     assert "dirichlet:0.5, 5 clients, client_811, 0 public rows, seed 0" in output
@@ -86,7 +86,7 @@ def test_many_classes_stay_readable(here):
 
 def test_notes_and_public_rows_are_printed(here):
     output = printed("show", "digits", "--clients", 10, "--partition", "pathological:2", "--public", 30)
-    assert "Public rows: 30" in output
+    assert "Public samples: 30" in output
     assert "left over from rounding and are not used" in output
 
 
@@ -124,7 +124,7 @@ def test_natural_partition_has_one_client_for_each_owner(here):
     [
         (["digit"], "Did you mean 'digits'"),
         (["digits", "--partition", "pathological:3", "--clients", "5"], "Use 10 clients"),
-        (["digits", "--partition", "natural"], "names no owners of its rows"),
+        (["digits", "--partition", "natural"], "names no owners of its samples"),
         (["digits", "--split", "offical"], "Did you mean 'official'"),
         (["digits", "--out", "chart.pdf"], "ends in .png or .svg"),
     ],

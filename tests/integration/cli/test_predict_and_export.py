@@ -153,7 +153,7 @@ def test_an_exported_model_predicts_the_same(form: str, ditto: tuple[Path, Resul
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (np.full((2, 1, 8, 8), 0.5), "The rows are float64, but the models were trained on uint8"),
+        (np.full((2, 1, 8, 8), 0.5), "The samples are float64, but the models were trained on uint8"),
         (np.full((2, 1, 8, 8), 16, dtype=np.uint8), "The values of the images reach 16"),
         (np.full((2, 1, 8, 8), 300), "The values of the images reach 300"),
     ],
@@ -200,5 +200,5 @@ def test_export_writes_a_model_card_with_the_score(atoll: Callable[..., Any]) ->
     rows = pq.read_table("run/clients.parquet").to_pylist()
     chosen = json.loads(Path("models/1/safetensors/manifest.json").read_text())["round"]
     (score,) = [row["accuracy"] for row in rows if (row["client"], row["round"]) == ("1", chosen)]
-    assert f"test rows: {score:.2%}." in card
+    assert f"test samples: {score:.2%}." in card
     assert "trained by\nfedavg_ft" in card

@@ -71,7 +71,7 @@ def test_new_clients_adapt_with_numbers_of_rows(numbers: Path, folder: Path) -> 
     data = f"{folder}/diabetes.csv?label=progression"
     shown = command("adapt", str(numbers), "--data", data, "--shots", "5,all", "--out", str(folder / "adapted")).output
 
-    assert "rows to train on" in shown
+    assert "samples to train on" in shown
     assert "%" not in shown
 
 
@@ -115,7 +115,7 @@ def test_sweep_over_numbers_names_and_minimises_the_error(folder: Path) -> None:
     ("words", "said"),
     [
         (["--target", "80"], "--target must be above 0 and at most 1, not 80.0: accuracy is a share."),
-        (["--task", "multilabel"], "divides rows by class, but labels are several labels"),
+        (["--task", "multilabel"], "divides samples by class, but labels are several labels"),
         (["--task", "regression", "--partition", "iid", "--min-class-count", "3"], "labels are numbers. Leave it out."),
         (["--task", "regression", "--partition", "iid", "--models", "lm"], "Model 'lm' cannot read table data."),
     ],

@@ -148,7 +148,7 @@ def test_class_of_too_few_rows_is_not_named_and_the_run_says_so(tmp_path: Path) 
     line = sites(tmp_path, write_classes(tmp_path / "data", west=["50,0.1,rare"] * 3), "outcome", privacy=None)
 
     with pytest.raises(
-        AtollError, match=r"Site 'west' cannot take part: has rows of a class that no site has named.*classes=a"
+        AtollError, match=r"Site 'west' cannot take part: has samples of a class that no site has named.*classes=a"
     ):
         deploy(tmp_path, line, min_class_count=10)
 

@@ -100,7 +100,7 @@ def test_a_run_directory_is_that_of_a_simulation(tmp_path: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["backend"], summary["evaluated"], summary["generic"]) == ("sites", "at the sites", None)
     page = (run / "report.html").read_text()
-    assert "Rows stay at the sites" in page
+    assert "Samples stay at the sites" in page
     assert html.write([run], tmp_path / "again.html").exists()
 
 
@@ -463,7 +463,7 @@ def test_public_rows_must_be_those_of_the_server(tmp_path: Path) -> None:
         sites.run(public="")
     np.savez(tmp_path / "other.npz", x=np.zeros((3, 1, 8, 8), np.uint8))
     sites.write("2", public=str(tmp_path / "other.npz"))
-    with pytest.raises(AtollError, match="Site '2' has other public rows"):
+    with pytest.raises(AtollError, match="Site '2' has other public samples"):
         sites.run()
 
 

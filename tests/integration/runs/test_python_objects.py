@@ -116,11 +116,11 @@ def test_hugging_face_data_are_read_by_their_columns() -> None:
     ("data", "says"),
     [
         (7, "data is of type int. Give a name or a path; (X, y)"),
-        ((X, Y[:5]), "90 rows but 5 labels"),
+        ((X, Y[:5]), "90 samples but 5 labels"),
         ({}, "The mapping of clients is empty"),
-        ({"a": (X, Y), "b": (X[:, :2], Y)}, "rows of the clients have different shapes (a: (4,); b: (2,))"),
-        (TensorDataset(torch.zeros(3)), "a row has 1 parts"),
-        (([[1.0], [1.0, 2.0]], [0, 1]), "rows have different shapes"),
+        ({"a": (X, Y), "b": (X[:, :2], Y)}, "samples of the clients have different shapes (a: (4,); b: (2,))"),
+        (TensorDataset(torch.zeros(3)), "a sample has 1 parts"),
+        (([[1.0], [1.0, 2.0]], [0, 1]), "samples have different shapes"),
     ],
 )
 def test_data_of_another_form_are_refused_in_one_sentence(data: Any, says: str) -> None:

@@ -101,7 +101,7 @@ def test_models_from_a_file_run(here: Path, atoll: Atoll, without_report: None) 
     ("name", "reason"),
     [
         ("./nets.py:soft", "changes the output of layer"),
-        ("./nets.py:colour", r"cannot be used on rows of shape \(1, 8, 8\)"),
+        ("./nets.py:colour", r"cannot be used on samples of shape \(1, 8, 8\)"),
         ("./nets.py:number", "gives a int, not an nn.Module"),
         ("./nets.py:wide", "Did you mean 'Wide'"),
         ("./nets.py", "NAME is missing. Write ./nets.py:NAME"),

@@ -624,7 +624,7 @@ def test_clip_rule_is_refused_if_the_server_starts_without_the_clients_tensors()
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("feddf", "public rows, which teach"), ("fedgen", "heads"), ("fedfed", "one pool")]
+    ("name", "what"), [("feddf", "public samples, which teach"), ("fedgen", "heads"), ("fedfed", "one pool")]
 )
 def test_use_of_single_uploads_is_noted(name: str, what: str) -> None:
     notes = run(name, robust="median", rounds=1).notes

@@ -33,7 +33,7 @@ def test_audit_of_fedavg_matches_hand_computed_sizes() -> None:
     assert items["up", "params"][4:6] == ("2 tensors, 650 values", 2600)
     assert items["up", "n"][4:6] == ("[]", 4)
     assert items["down", "extra"][4:6] == ("–", 0)
-    assert items["up", "n"].meaning == "n_k, the number of training rows"
+    assert items["up", "n"].meaning == "n_k, the number of training samples"
     assert (items["up", "params"].role, items["up", "n"].role, items["up", "extra"].role) == ("model", "weight", "")
 
 

@@ -41,10 +41,10 @@ def test_auc_counts_ordered_pairs_and_half_of_ties() -> None:
 def test_gate_prevents_exact_reconstruction_and_membership_inference() -> None:
     """In DC-PFL every class of two rows is reconstructed and every member found; with the gate, none."""
     open_, gated = figures("dcpfl"), figures("dcpfl", min_class_count=10)
-    assert open_["reconstruction, 1 row"] == open_["reconstruction, 2 rows"] == 1
+    assert open_["reconstruction, 1 sample"] == open_["reconstruction, 2 samples"] == 1
     assert open_["label histogram"] == 1
     assert (open_["membership by covariance, n small"] or 0) > 0.99
-    assert gated["reconstruction, 1 row"] == gated["reconstruction, 2 rows"] == 0
+    assert gated["reconstruction, 1 sample"] == gated["reconstruction, 2 samples"] == 0
     assert (gated["membership by covariance, n small"] or 1) <= 0.55
     assert (gated["label histogram"] or 0) < 1
 
@@ -55,22 +55,22 @@ def test_covariance_without_small_classes_hides_their_members() -> None:
 
 @pytest.mark.parametrize("name", ["fedproto", "fedgh"])
 def test_gate_prevents_reconstruction_of_single_rows_from_prototypes(name: str) -> None:
-    assert figures(name)["reconstruction, 1 row"] == 1
-    assert figures(name, min_class_count=2)["reconstruction, 1 row"] == 0
+    assert figures(name)["reconstruction, 1 sample"] == 1
+    assert figures(name, min_class_count=2)["reconstruction, 1 sample"] == 0
 
 
 @pytest.mark.parametrize("name", ["fedavg", "feddw", "scd"])
 def test_updates_reveal_inputs_in_spite_of_the_gate(name: str) -> None:
     """The gate filters class statistics, not weights."""
     found = figures(name, min_class_count=10)
-    assert (found["inversion, 1 row"] or 0) > 0.99
-    assert (found["inversion, 4 rows"] or 0) > 0.8
+    assert (found["inversion, 1 sample"] or 0) > 0.99
+    assert (found["inversion, 4 samples"] or 0) > 0.8
 
 
 def test_noise_prevents_inversion() -> None:
     found = figures("fedavg", dp="8", dp_seed=1)
-    assert (found["inversion, 1 row"] or 0) < 0.5
-    assert (found["inversion, 4 rows"] or 0) < 0.5
+    assert (found["inversion, 1 sample"] or 0) < 0.5
+    assert (found["inversion, 4 samples"] or 0) < 0.5
 
 
 def test_noise_prevents_membership_inference_by_means() -> None:

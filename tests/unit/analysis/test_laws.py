@@ -91,7 +91,7 @@ class Diverges(Altered):
     [
         ("A run finishes", Diverges(), "ended as 'diverged'"),
         ("Functions leave their inputs unchanged", ChangesDownload(), "client_update() changes its server in place"),
-        ("Functions leave their inputs unchanged", ChangesRows(), "rows are changed in place"),
+        ("Functions leave their inputs unchanged", ChangesRows(), "samples are changed in place"),
         ("Random numbers come from keys", UsesGlobalGenerator(), "global generator"),
         ("The order of clients changes no bit", CountsCalls(), "order of clients changes numbers"),
         ("Worker processes give the same bits", CountsCalls(), "other bits than the loop"),

@@ -122,6 +122,8 @@ def test_stand_in_has_run_the_earlier_exchanges_of_a_round(exchange: int) -> Non
 
 def test_error_in_stand_in_names_the_dry_run() -> None:
     pool = setup("fedavg").pool
-    sentence = "While working out what InOrder uploads from a dry run on 20 blank rows: ValueError: no rows of class 3"
+    sentence = (
+        "While working out what InOrder uploads from a dry run on 20 blank samples: ValueError: no rows of class 3"
+    )
     with pytest.raises(AtollError, match=sentence):
         Validator(replace(InOrder(), broken=True), pool, 0).expected(pool.ids[0], Message(0))

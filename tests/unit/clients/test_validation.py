@@ -205,7 +205,7 @@ def systems() -> dict[str, dict[str, tuple[str, Damage]]]:
         "a scalar more": ("payload", inside("extra", lambda p: p | {"x": torch.ones(())})),
         "an empty tensor more": ("extra/x", inside("extra", lambda p: p | {"x": torch.ones(0)})),
     }
-    none_at_all = {"no rows at all": ("n", at("n", torch.zeros_like))}
+    none_at_all = {"no samples at all": ("n", at("n", torch.zeros_like))}
     proxy = next(iter(setup("pfedes").pool.task().proxy.init()))  # type: ignore[union-attr]
     return {
         "dcpfl": anywhere("mu") | in_count("n") | {
@@ -707,7 +707,7 @@ class OfRows(Validator):
 
     def _answer(self, client: Any, of: Any, download: Any, exchange: int) -> Any:
         answer = super()._answer(client, of, download, exchange)
-        return replace(answer, params=answer.params | {f"of {len(client.y)} rows": torch.zeros(1)})
+        return replace(answer, params=answer.params | {f"of {len(client.y)} samples": torch.zeros(1)})
 
 
 def test_method_whose_tensors_depend_on_the_number_of_rows_is_refused() -> None:
@@ -715,7 +715,7 @@ def test_method_whose_tensors_depend_on_the_number_of_rows_is_refused() -> None:
     server = made.method.init_server(made.pool.task(), key(0))
     download = made.method.broadcast(server, made.pool.ids[0], made.pool.task(), Round(0), key(0))
 
-    with pytest.raises(AtollError, match="other tensors from other numbers of rows"):
+    with pytest.raises(AtollError, match="other tensors from other numbers of samples"):
         OfRows(made.method, made.pool, 0).expected(made.pool.ids[0], download)
 
 

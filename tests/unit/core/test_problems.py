@@ -92,7 +92,7 @@ def test_loss_is_the_same_for_full_batches_and_under_vmap(task: str) -> None:
 
 
 def test_cross_entropy_refuses_labels_that_are_no_classes() -> None:
-    with pytest.raises(AtollError, match=r"cross_entropy needs one class for each row.*client\.problem\.loss"):
+    with pytest.raises(AtollError, match=r"cross_entropy needs one class for each sample.*client\.problem\.loss"):
         cross_entropy(torch.zeros(2, 1), batch(torch.zeros(2, 1)))
 
 

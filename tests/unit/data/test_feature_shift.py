@@ -58,5 +58,5 @@ def test_malformed_shift_is_refused(text: str) -> None:
 
 
 def test_rotation_of_a_table_is_refused() -> None:
-    with pytest.raises(AtollError, match="shift rotate changes images, and the rows are table data"):
+    with pytest.raises(AtollError, match="shift rotate changes images, and the samples are table data"):
         run("local", (torch.rand(40, 3), torch.arange(40) % 2), shift="rotate:45", rounds=1)

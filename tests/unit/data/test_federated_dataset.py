@@ -88,7 +88,7 @@ def test_official_holds_a_fifth_out_for_validation():
     assert val.tolist() == [[1, 2]]
 
 
-@pytest.mark.promise("Data", "Every class of which a client has three rows is tested.")
+@pytest.mark.promise("Data", "Every class of which a client has three samples is tested.")
 def test_class_of_three_rows_has_a_test_row():
     """Ten classes of 3 rows, so that 3 of 30 would be tested: each is. 3 rows of other classes are for validation."""
     test, val = held_out(np.full((1, 10), 3), "client_811", rng())
@@ -187,14 +187,14 @@ def test_clients_that_cannot_be_tested_are_counted():
     """Two test rows cannot reach four clients."""
     got = federate(dataset([40], [2]), 4, "iid", "official")
     assert sorted(len(r) for r in got.test) == [0, 0, 1, 1]
-    assert got.notes == ("Clients without a test row, left out of personal accuracies: 2.",)
+    assert got.notes == ("Clients without a test sample, left out of personal accuracies: 2.",)
 
 
 # -- federations
 
 
 @pytest.mark.promise(
-    "Data", "No row serves two purposes: training, validation and test rows of all clients are disjoint."
+    "Data", "No sample serves two purposes: training, validation and test samples of all clients are disjoint."
 )
 @settings(max_examples=120, deadline=None)
 @given(
@@ -232,10 +232,10 @@ def test_parts_are_disjoint_and_every_client_has_training_rows(partition, split,
         assert all((rows >= 300).all() for rows in got.test)
         assert all((rows < 300).all() for rows in (*got.train, *got.val, got.public))
     untested = sum(len(rows) == 0 for rows in got.test)
-    assert (untested > 0) == any("without a test row" in note for note in got.notes)
+    assert (untested > 0) == any("without a test sample" in note for note in got.notes)
     assert untested == 0 or split == "official"
     strays = ((got.counts("test") > 0) & (got.counts("train") == 0)).any()
-    assert strays == any("no training row of" in note for note in got.notes)
+    assert strays == any("no training sample of" in note for note in got.notes)
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -333,13 +333,13 @@ def test_a_small_class_keeps_half_of_its_rows():
     """6, 60 and 60 rows, 30 public: the first class gives 3 of its 10, the others make up for it."""
     got = federate(dataset([6, 60, 60], [2, 2, 2]), 3, "iid", public=30)
     assert sorted(np.bincount(got.labels(got.public))) == [3, 13, 14]
-    assert got.notes == ("Public rows per class run from 3 to 14, because small classes keep half their rows.",)
+    assert got.notes == ("Public samples per class run from 3 to 14, because small classes keep half of theirs.",)
 
 
 def test_too_many_public_rows_are_refused():
-    with pytest.raises(AtollError, match=r"501 public rows cannot be set aside from data set 'toy'. Use from 0 to 500"):
+    with pytest.raises(AtollError, match=r"501 public samples cannot be set aside from .* 'toy'. Use from 0 to 500"):
         federate(TOY, 5, "iid", public=501)
-    with pytest.raises(AtollError, match="-1 public rows"):
+    with pytest.raises(AtollError, match="-1 public samples"):
         federate(TOY, 5, "iid", public=-1)
 
 
@@ -360,7 +360,7 @@ def test_an_owner_without_test_rows_is_counted():
     data = replace(data, owner_test=np.where(data.owner_test == "owner 3", "stranger", data.owner_test))
     got = federate(data, None, "natural", "official")
     assert [len(r) > 0 for r in got.test] == [True, True, True, False]
-    assert got.notes[0].startswith("Clients without a test row")
+    assert got.notes[0].startswith("Clients without a test sample")
 
 
 def test_owners_share_both_parts_when_merged():
@@ -379,7 +379,7 @@ def test_test_rows_without_owner_are_mirrored_or_left_out():
     assert min(len(r) for r in official.test) > 0
     merged = federate(data, None, "natural")
     assert max(rows.max() for rows in merged.test) < 300
-    assert merged.notes[0] == "50 rows of the official test part have no owner and are left out."
+    assert merged.notes[0] == "50 samples of the official test part have no owner and are left out."
 
 
 # -- refusals
@@ -481,10 +481,10 @@ def put(client, part, rows):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (put(1, "train", []), "client '1' has no training rows. Give it some or remove it"),
-        (put(1, "val", [1200]), "val of client '1' has row 1200, but rows run from 0 to 1199"),
-        (put(1, "val", [-1]), "val of client '1' has row -1"),
-        (put(1, "val", [7, 7]), "row 7 is in"),
+        (put(1, "train", []), "client '1' has no training samples. Give it some or remove it"),
+        (put(1, "val", [1200]), "val of client '1' has sample 1200, but samples run from 0 to 1199"),
+        (put(1, "val", [-1]), "val of client '1' has sample -1"),
+        (put(1, "val", [7, 7]), "sample 7 is in"),
         (put(1, "val", [1.5]), "val of client '1' is not a list of whole numbers"),
         (put(1, "val", [True]), "is not a list of whole numbers"),
         (put(1, "val", 7), "is not a list of whole numbers"),
@@ -514,7 +514,7 @@ def test_partition_file_sets_numbers_of_clients_and_public_rows(tmp_path):
     assert len(federate(TOY, 3, partition, public=20).clients) == 3
     with pytest.raises(AtollError, match=r"has 3 clients, not 4. Ask for 3 or leave the number out"):
         federate(TOY, 4, partition)
-    with pytest.raises(AtollError, match="has 20 public rows, not 5"):
+    with pytest.raises(AtollError, match="has 20 public samples, not 5"):
         federate(TOY, 3, partition, public=5)
 
 

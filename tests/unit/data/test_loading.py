@@ -264,7 +264,7 @@ def test_catalogue_data_set_is_read_from_npz_in_the_data_folder(tmp_path: Path) 
     [
         (images(2, 32, 32), [0, 1], r"shape \(1, 32, 32\), but those of mnist have \(1, 28, 28\)"),
         (images(2, 28, 28), [0, 10], "labels run from 0 to 10"),
-        (images(2, 28, 28), [0, 1, 2], "2 rows but 3 labels"),
+        (images(2, 28, 28), [0, 1, 2], "2 samples but 3 labels"),
         (images(2, 28, 28), [0, 0.5], "0.5 is no class"),
         (images(2, 28, 28), ["a", "b"], "labels must be class numbers"),
     ],
@@ -408,8 +408,8 @@ def test_kind_of_rows_follows_from_shape_and_type(
         (images(2, 5, 5, 5), "no axis of 1, 3 or 4 channels"),
         (np.full((2, 5, 5), 256), "pixels run from 256 to 256"),
         (np.full((2, 5), -1), "token id -1 is negative"),
-        (np.array([["a"], ["b"]]), "rows are of type"),
-        (np.array([[0.0], [np.nan]]), "row 1 contains NaN"),
+        (np.array([["a"], ["b"]]), "samples are of type"),
+        (np.array([[0.0], [np.nan]]), "sample 1 contains NaN"),
     ],
 )
 def test_rows_of_wrong_shape_or_type_are_refused(tmp_path: Path, x: Array, message: str) -> None:
@@ -434,7 +434,7 @@ def test_labels_become_classes_in_sorted_order(tmp_path: Path) -> None:
 def test_test_label_without_training_rows_is_refused(tmp_path: Path) -> None:
     x = np.zeros((2, 2))
     path = npz(tmp_path, x_train=x, y_train=[0, 1], x_test=x, y_test=[1, 7])
-    with pytest.raises(AtollError, match=r"a test row has the label '7', .* the 2 classes \(0, 1\)"):
+    with pytest.raises(AtollError, match=r"a test sample has the label '7', .* the 2 classes \(0, 1\)"):
         load(path)
     data = load(f"{path}?classes=0-7")
     assert data.num_classes == 8
@@ -466,7 +466,7 @@ def test_owners_are_read_as_names_and_must_match_the_rows(tmp_path: Path) -> Non
     assert data.owner_train.tolist() == ["7", "7", "12"]
     assert data.owner_test is not None
     assert len(data.owner_test) == 0
-    with pytest.raises(AtollError, match="3 rows but 2 owners"):
+    with pytest.raises(AtollError, match="3 samples but 2 owners"):
         load(npz(tmp_path, x=images(3, 4, 4), y=[0, 1, 0], owner=[1, 2]))
 
 
@@ -474,7 +474,7 @@ def test_malformed_npz_files_are_refused(tmp_path: Path) -> None:
     x = np.zeros((2, 2))
     for arrays, message in (
         ({"x": x}, "holds x, but needs x_train"),
-        ({"x": x, "y": [[0, 1], [1, 0]]}, "one value for each row"),
+        ({"x": x, "y": [[0, 1], [1, 0]]}, "one value for each sample"),
         ({"x_train": x, "y_train": [0, 1], "x_test": x.astype(int), "y_test": [0, 1]}, "Store both in the same type"),
         ({"x_train": x, "y_train": [0, 1], "x_test": x[:, :1], "y_test": [0, 1]}, "same shape"),
         ({"x": np.array([{}, {}]), "y": [0, 1]}, "not a plain npz file"),
@@ -548,7 +548,7 @@ def test_a_text_column_makes_a_text_data_set(tmp_path: Path) -> None:
         ("label\n1\n", "1 columns"),
         ("owner,split\n1,train\n", "no column for the label"),
         ("a,label\n1,0.5\n2,1\n", r"table\.csv line 2: the label 0.5 in column 'label' is no class"),
-        ("a,label,split\n1,0,test\n", "no training rows"),
+        ("a,label,split\n1,0,test\n", "no training samples"),
         ('"a,label\n1', "Cannot read"),
     ],
 )
@@ -595,7 +595,7 @@ def test_an_image_folder_with_parts_sizes_and_modes(tmp_path: Path) -> None:
     assert data.x_train[1, :, 0, 0].tolist() == [1, 2, 3]
     assert data.x_test[0, :, 63, 63].tolist() == [9, 8, 7]
     png(tmp_path / "test/c/1.png", Image.new("RGB", (5, 5)))
-    with pytest.raises(AtollError, match="a test row has the label 'c'"):
+    with pytest.raises(AtollError, match="a test sample has the label 'c'"):
         load(str(tmp_path))
 
 

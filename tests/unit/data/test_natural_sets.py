@@ -119,7 +119,7 @@ def test_every_test_window_of_the_watch_is_later_than_its_training_windows(packa
 def test_splits_that_mix_earlier_and_later_windows_of_the_watch_are_refused(split: str, packages: Path) -> None:
     put_watch(packages)
 
-    with pytest.raises(AtollError, match=rf"'{split}' mixes earlier and later rows of data set 'watch'.*--split offic"):
+    with pytest.raises(AtollError, match=rf"'{split}' mixes earlier and later samples of .* 'watch'.*--split offic"):
         federate(load("watch"), None, "natural", split)
 
 

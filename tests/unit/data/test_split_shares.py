@@ -8,8 +8,8 @@ from atoll.data.loading import load
 
 @pytest.mark.promise(
     "Data",
-    "`client_811` gives clients about 8 : 1 : 1 of their rows; small clients test more, because every class with three "
-    "rows is tested.",
+    "`client_811` gives clients about 8 : 1 : 1 of their samples; small clients test more, because every class with "
+    "three samples is tested.",
 )
 @pytest.mark.parametrize(("clients", "shares"), [(10, (79, 10, 11)), (50, (77, 10, 13)), (100, (77, 9, 14))])
 def test_shares_of_the_default_split_over_small_clients(clients: int, shares: tuple[int, int, int]) -> None:

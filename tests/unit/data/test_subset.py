@@ -58,7 +58,7 @@ def test_test_rows_are_cut_only_by_their_own_option() -> None:
     assert sizes(fewer) == ([40, 40], [5, 5], [2, 2])
 
 
-@pytest.mark.promise("Data", "`--rows N` keeps at least one row of every class.")
+@pytest.mark.promise("Data", "`--rows N` keeps at least one sample of every class.")
 def test_classes_survive_a_cut_that_proportion_alone_would_deny_them() -> None:
     """Of 95, 3 and 2 rows of three classes, 12 rows in proportion would be 11.4, 0.36 and 0.24."""
     whole = federation((95, 3, 2))

@@ -174,7 +174,7 @@ def test_partition_by_class_is_refused_without_classes_or_single_numbers(partiti
     x, y = np.zeros((40, 2), np.float32), np.zeros((40, 2), np.float32)
     labels = Dataset("l", "table", x, y, x[:0], y[:0], ("a", "b"), problem=Labels(2))
 
-    with pytest.raises(AtollError, match=r"divides rows by class, but labels are several.*iid, natural"):
+    with pytest.raises(AtollError, match=r"divides samples by class, but labels are several.*iid, natural"):
         federate(labels, 4, partition)
 
 

@@ -52,7 +52,7 @@ def test_rules_command_says_in_plain_words_what_a_server_may_ask_for(tmp_path: P
     assert "each training has at most 7 epochs. A request that takes more than 24 hours is given up." in found.output
     assert "Code outside of the package: none." in found.output
     assert "Scores leave the site not at all." in found.output
-    assert "at least 10 rows" in found.output
+    assert "at least 10 samples" in found.output
 
 
 @pytest.mark.parametrize(

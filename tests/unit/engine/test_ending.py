@@ -122,7 +122,7 @@ def test_without_validation_rows_stopping_by_scores_is_refused() -> None:
     empty = replace(made.pool, val=ClientRows(val.all.x[:0], val.all.y[:0], [0] * len(made.pool.ids)))
 
     check_stopping(Config(), empty)
-    with pytest.raises(AtollError, match="--patience ends a run by scores on validation rows, and no client has any"):
+    with pytest.raises(AtollError, match="--patience ends a run by scores on validation samples, and no client has"):
         check_stopping(Config(patience=3), empty)
     with pytest.raises(AtollError, match="--until ends a run"):
         check_stopping(Config(until=0.9), empty)

@@ -220,7 +220,7 @@ def test_public_rows_of_another_data_set(tmp_path: Path) -> None:
 
 
 def test_another_data_set_needs_a_number_of_rows_and_a_shape_that_fits(tmp_path: Path) -> None:
-    with pytest.raises(AtollError, match="needs a number of rows"):
+    with pytest.raises(AtollError, match="needs a number of samples"):
         build_setup(Config(**SMALL, public_data="digits"))
     (tmp_path / "table.csv").write_text("a,label\n" + "1,0\n2,1\n" * 20)
     with pytest.raises(AtollError, match="have shape"):

@@ -184,13 +184,13 @@ def test_owners_are_new_clients_unless_a_partition_is_given(host: tuple[Path, Re
 
 def test_note_warns_if_new_clients_have_rows_of_the_run(host: tuple[Path, Result]) -> None:
     same = host[1].setup.federation.dataset
-    assert "have trained on its rows" in adapt(host[0], same, shots=1).notes[0]
+    assert "have trained on its samples" in adapt(host[0], same, shots=1).notes[0]
 
 
 def test_data_of_another_kind_or_with_unknown_classes_are_refused(host: tuple[Path, Result]) -> None:
     x, y = np.zeros((20, 4), np.float32), np.arange(20) % 2
     wide = Dataset("wide", "table", x, y, x[:0], y[:0], ("0", "1"))
-    with pytest.raises(AtollError, match="table rows of shape"):
+    with pytest.raises(AtollError, match="table samples of shape"):
         adapt(host[0], wide)
     x = np.zeros((20, 1, 8, 8), np.uint8)
     strange = Dataset("strange", "image", x, y, x[:0], y[:0], ("0", "ten"))

@@ -50,7 +50,7 @@ def upload_of(c: Client, kind: int) -> Any:
 
 
 @pytest.mark.promise(
-    "Privacy", "With `--min-class-count M`, no statistic of a class with fewer than M rows leaves a client."
+    "Privacy", "With `--min-class-count M`, no statistic of a class with fewer than M samples leaves a client."
 )
 @pytest.mark.parametrize("partitions", [500, pytest.param(10_000, marks=pytest.mark.chaos)])
 def test_no_class_below_the_threshold_leaves_in_any_partition(partitions: int) -> None:

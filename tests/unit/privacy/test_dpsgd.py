@@ -70,7 +70,7 @@ def test_dpsgd_run_counts_one_release_per_epoch() -> None:
     assert plain.config.backend == "loop"
     found = run_experiment(plain).summary["privacy"]["dp"]
     assert (found["mechanism"], found["releases"], found["planned"]) == ("training", 6, 6)
-    assert found["dp_scope"].startswith("row level, end to end")
+    assert found["dp_scope"].startswith("sample level, end to end")
 
 
 @pytest.mark.parametrize(

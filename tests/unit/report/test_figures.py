@@ -403,7 +403,7 @@ def test_embedding_is_deterministic() -> None:
     assert (xy == again).all()
     assert heads is not None
     assert (xy.shape, heads.shape) == ((20, 2), (2, 2))
-    with pytest.raises(AtollError, match="more rows"):
+    with pytest.raises(AtollError, match="more samples"):
         embed(Features(np.ones((3, 2)), np.zeros(3, int), None))
 
 

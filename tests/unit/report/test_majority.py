@@ -38,7 +38,7 @@ def test_clients_without_test_rows_do_not_count() -> None:
 def test_test_rows_of_one_class_are_told() -> None:
     (sentence,) = warn_of_single_classes([run([[8, 2], [1, 3]], [[9, 0], [3, 1]])])
 
-    assert sentence.startswith("1 of 2 clients has test rows of one class only")
+    assert sentence.startswith("1 of 2 clients has test samples of one class only")
     assert warn_of_single_classes([run([[8, 2], [1, 3]], [[9, 1], [3, 1]])]) == []
 
 
@@ -47,7 +47,7 @@ def test_divisions_of_the_rows_count_once() -> None:
 
     (sentence,) = warn_of_single_classes([first, first, second])
 
-    assert sentence.startswith("4 of 4 clients over 2 splits of the rows have test rows of one class only")
+    assert sentence.startswith("4 of 4 clients over 2 splits of the samples have test samples of one class only")
 
 
 @pytest.mark.parametrize("counts", [None, [[None, None], [None, None]]])

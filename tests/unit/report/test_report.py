@@ -713,7 +713,7 @@ def test_captions_tell_averages_from_generic_models(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "local", generic=0.4, source="average")
     text = Reader(html.write([tmp_path], tmp_path / "r.html").read_text()).text
     assert "the server's one model" not in text
-    assert "the average of the personal models on the test rows of all clients" in text
+    assert "the average of the personal models on the test samples of all clients" in text
     assert "~40.00 %" in text  # on the card of the generic model
 
 

@@ -87,7 +87,7 @@ def test_page_has_the_words_of_the_score(runs: list[Run], tmp_path: Path) -> Non
     assert "ccurac" not in text
     for words in ("reaches a personal MSE of", "lower than", "lowest validation MSE", "MSE by round", "further down"):
         assert words in text
-    assert "Rows by client</h2>" in text
+    assert "Samples by client</h2>" in text
 
 
 def test_figures_show_errors_as_they_are(runs: list[Run]) -> None:

@@ -52,12 +52,12 @@ def test_parts_of_a_run_have_one_line_reprs(result: Result, tmp_path: Path) -> N
     federation = result.setup.federation
     rows = [sum(len(part) for part in parts) for parts in (federation.train, federation.val, federation.test)]
     assert repr(federation) == (
-        f"<Federation {federation.name} of digits: 3 clients, {rows[0]} rows to train, {rows[1]} to validate, "
+        f"<Federation {federation.name} of digits: 3 clients, {rows[0]} samples to train, {rows[1]} to validate, "
         f"{rows[2]} to test>"
     )
     assert federation._repr_html_().count("<tr>") == 4
     assert len(federation.plot().axes) >= 1
-    assert repr(federation.dataset).startswith("<Dataset digits: image rows of shape (1, 8, 8), 10 classes, ")
+    assert repr(federation.dataset).startswith("<Dataset digits: image samples of shape (1, 8, 8), 10 classes, ")
     assert repr(result.setup).startswith("<Setup fedavg, mlp:hidden=8 on <Federation ")
     atoll.run("local", out=tmp_path / "kept", **SHORT)
     assert repr(open_run(tmp_path / "kept", "last")) == "<SavedRun of local: 3 models of round 2>"

@@ -34,9 +34,9 @@ def attack_updates(upload_filter: UploadFilter, setup: Setup) -> list[AttackResu
     one = [abs(v) for v in _invert_clients(upload_filter, setup, 1)]
     batch = [abs(v) for v in _invert_clients(upload_filter, setup, BATCH)]
     return [
-        mean_result("inversion, 1 row", "correlation of the input that is found with the true one", one),
+        mean_result("inversion, 1 sample", "correlation of the input that is found with the true one", one),
         mean_result(
-            f"inversion, {BATCH} rows", "mean correlation of the inputs found with the nearest true one", batch
+            f"inversion, {BATCH} samples", "mean correlation of the inputs found with the nearest true one", batch
         ),
     ]
 

@@ -42,7 +42,7 @@ def attack_membership(observed: Sequence[ObservedUpload], setup: Setup, score: S
             inside, outside = (score(sent, c, z, known) for z in (members, others))
             value = 0.5 if inside is None or outside is None else auc(inside, outside)
             (few if len(members) <= d else many).append(value)
-    measure = "AUC of telling members from other rows of the same class (0.5: not at all)"
+    measure = "AUC of telling members from other samples of the same class (0.5: not at all)"
     return [
         mean_result(f"membership by {by}, n <= {d}", measure, few),
         mean_result(f"membership by {by}, n > {d}", measure, many),

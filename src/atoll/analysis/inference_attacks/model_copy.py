@@ -25,9 +25,8 @@ def attack_outputs(observed: Sequence[ObservedUpload], setup: Setup) -> list[Att
             values.append(
                 _explained_variance(_add_constant(public), sent.double(), _add_constant(private), truth.double())
             )
-    return [
-        mean_result("copy of the model", "share of the variance of outputs for private rows that it explains", values)
-    ]
+    measure = "share of the variance of outputs for private samples that it explains"
+    return [mean_result("copy of the model", measure, values)]
 
 
 def _explained_variance(x: Tensor, y: Tensor, unseen: Tensor, truth: Tensor) -> float:

@@ -24,8 +24,8 @@ def attack_small_classes(observed: Sequence[ObservedUpload], setup: Setup) -> li
                 found[len(rows)].append(float(guess is not None and _same(guess, rows)))
     measure = "share of such classes whose features are found"
     return [
-        mean_result("reconstruction, 1 row", measure, found[1]),
-        mean_result("reconstruction, 2 rows", measure, found[2]),
+        mean_result("reconstruction, 1 sample", measure, found[1]),
+        mean_result("reconstruction, 2 samples", measure, found[2]),
     ]
 
 

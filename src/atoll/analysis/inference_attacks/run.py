@@ -36,7 +36,7 @@ def run_attacks(setup: Setup, filters: Mapping[str, UploadFilter]) -> list[Attac
     """
     if not setup.pool.problem.num_classes:
         raise AtollError(
-            f"Attacks find out classes and their rows, but labels are {setup.pool.problem.labels}. "
+            f"Attacks find out classes and their samples, but labels are {setup.pool.problem.labels}. "
             "Use data with classes."
         )
     observed = _observe(setup, filters)

@@ -42,7 +42,9 @@ def inputs_stay_unchanged(trial: Trial) -> str:
         upload.compare("aggregate()")
         state = after
     if _rows(client) != rows:
-        raise BrokenLaw("The client's rows are changed in place. Make a new tensor, as x = x + 1 in place of x += 1.")
+        raise BrokenLaw(
+            "The client's samples are changed in place. Make a new tensor, as x = x + 1 in place of x += 1."
+        )
     return "checked to the bit"
 
 

@@ -108,10 +108,10 @@ def server(folder: Path, host: str | None, port: int | None, insecure: bool) -> 
 
 @deploy.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="SITE_DIR")
-@click.option("--data", help="The site's rows: .npz, image folder, CSV or Parquet. Stored for the next start.")
+@click.option("--data", help="The site's samples: .npz, image folder, CSV or Parquet. Stored for the next start.")
 @click.option("--model", help="The site's architecture, see `atoll models`. Stored for the next start.")
 @click.option("--task", help="What labels are if no classes: regression or multilabel. Stored for the next start.")
-@click.option("--public", help="File of public rows, for methods that distil. Stored for the next start.")
+@click.option("--public", help="File of public samples, for methods that distil. Stored for the next start.")
 @click.option("--server", help="HOST:PORT of the gate, if not as in the folder. Stored for the next start.")
 @click.option(
     "--only",

@@ -45,11 +45,12 @@ NOT_HERE = (
     "--data", help="Name of the sites' data; a name from `atoll data` brings its statistics.  [default: sites]"
 )
 @click.option("--out", help="Run directory.  [default: DIR/runs/METHOD-SEED]")
-@click.option("--public", help="File of public rows, for methods that distil; the same as at the sites.")
+@click.option("--public", help="File of public samples, for methods that distil; the same as at the sites.")
 @click.option(
     "--min-class-count",
     type=int,
-    help=f"Smallest number of rows of a class whose statistics may leave a site; 0: sites decide.  [default: {FLOOR}]",
+    help="Smallest number of samples of a class whose statistics may leave a site; 0: sites decide."
+    f"  [default: {FLOOR}]",
 )
 @click.option("--sites", help="Only these sites, such as north,south.  [default: all that are not revoked]")
 @click.option(

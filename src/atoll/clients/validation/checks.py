@@ -81,7 +81,9 @@ def _by_shapes(tensors: Params, form: Form, rows: int) -> Iterator[UploadError]:
             if wanted is None:
                 wanted = common = size if common is None else common
             if size != wanted or (common or 0) > rows:
-                yield UploadError(name, f"is {Leaf(v.dtype, tuple(v.shape))}, not {leaf} of a client with {rows} rows")
+                yield UploadError(
+                    name, f"is {Leaf(v.dtype, tuple(v.shape))}, not {leaf} of a client with {rows} samples"
+                )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

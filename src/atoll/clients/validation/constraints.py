@@ -59,9 +59,9 @@ def _not_counts(v: Tensor, most: int | None) -> Iterator[str]:
         yield "holds a count below 0"
     total = float(v.double().sum())
     if most is not None and total > most:
-        yield f"counts {total:g} rows, and the client has {most}"
+        yield f"counts {total:g} samples, and the client has {most}"
     if v.ndim == 0 and most and total == 0:
-        yield "counts no rows at all"
+        yield "counts no samples at all"
 
 
 def _not_labels(v: Tensor, classes: int | None) -> Iterator[str]:

@@ -154,7 +154,7 @@ class Validator:
             (n, leaf.dtype, len(leaf.shape)) for n, leaf in many.items()
         ]:
             raise AtollError(
-                f"{type(self._method).__name__} uploads other tensors from other numbers of rows. "
+                f"{type(self._method).__name__} uploads other tensors from other numbers of samples. "
                 "Give them fixed names and types: the server has to know what to expect."
             )
         form = {name: _common(leaf, many[name]) for name, leaf in few.items()}
@@ -182,8 +182,8 @@ class Validator:
             return take_part(method, r, download, state, client, key(seed, "stand-in")).upload
         except Exception as reason:
             raise AtollError(
-                f"While working out what {type(method).__name__} uploads from a dry run on {len(client.y)} blank rows: "
-                f"{type(reason).__name__}: {reason}"
+                f"While working out what {type(method).__name__} uploads from a dry run on {len(client.y)} blank "
+                f"samples: {type(reason).__name__}: {reason}"
             ) from reason
 
     def _first_server(self) -> Any:

@@ -124,11 +124,13 @@ class Optimiser:
         "passes over the data; a fraction is a share of the batches of one pass, rounded up",
         "FedDW, FedPD and SCD; DC-PFL and pFedES search 1 to 100",
     )
-    batch_size: int = setting(32, "rows per step", "smallest of the DC-PFL grid")
+    batch_size: int = setting(32, "samples per step", "smallest of the DC-PFL grid")
     weight_decay: float = setting(1e-3, "L2 penalty added to the gradient", "public code of FedGH and pFedES")
     clip: float = setting(50.0, "largest norm of the whole gradient; 0 for none", "public code of FedGH and pFedES")
     schedule: str = setting(CONSTANT, f"learning rate by rounds: {', '.join(SCHEDULES)}", "chosen here")
-    steps: int | None = setting(None, "number of steps in place of epochs, whatever the number of rows", "chosen here")
+    steps: int | None = setting(
+        None, "number of steps in place of epochs, whatever the number of samples", "chosen here"
+    )
 
     def __post_init__(self) -> None:
         within(self, 1, "batch_size")

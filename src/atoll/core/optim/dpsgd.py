@@ -31,9 +31,9 @@ from .sgd import SGD
 
 @dataclass(frozen=True)
 class DPSGD(SGD):
-    """SGD on gradients that are clipped row by row, with noise. Its noise is set by --dp, its clip by --dp-clip."""
+    """SGD on gradients clipped sample by sample, with noise. Its noise is set by --dp, its clip by --dp-clip."""
 
-    clip: float = setting(1.0, "largest norm of a row's gradient", "Abadi et al. 2016 search it; chosen here")
+    clip: float = setting(1.0, "largest norm of a sample's gradient", "Abadi et al. 2016 search it; chosen here")
     noise: float = setting(0.0, "noise in units of clip; set by --dp", "follows from the budget")
     seed: int = setting(-1, "of the noise, for tests: then nothing is private; -1: the secure source", "chosen here")
 
@@ -48,7 +48,7 @@ class DPSGD(SGD):
 
     def _slope(self, loss: Loss, params: Params, batch: Batch) -> Slope:
         if is_batched():
-            raise AtollError("dpsgd needs rows one by one, which clients in one batch are not. Use --backend loop.")
+            raise AtollError("dpsgd needs samples one by one, which clients in one batch are not. Use --backend loop.")
         each, losses = row_gradients(loss, params, batch)
         normal = self._source(batch.k)
         scales = row_scales(each, self.clip)
@@ -72,7 +72,7 @@ def row_gradients(loss: Loss, params: Params, batch: Batch) -> tuple[Params, Ten
     """The gradient of each row's own loss, along a new first dimension, and the losses; padding rows have none."""
     moving = weights(params)
     if len(moving) < len(params):
-        raise AtollError("dpsgd cannot train models with running statistics (BatchNorm): they mix rows.")
+        raise AtollError("dpsgd cannot train models with running statistics (BatchNorm): they mix samples.")
 
     def own(w: Params, x: Tensor, y: Tensor, weight: Tensor, k: Key) -> Tensor:
         return loss(w, Batch(x[None], y[None], weight[None], k, {}, batch.extra))

@@ -77,7 +77,7 @@ export function bubbles({ counts, clients, classes, label }) {
     const largest = Math.min(f.stepX, f.stepY) * 0.47;
     const dots = counts.flatMap((row, i) => row.map((n, j) => n > 0 && s("circle", {
       class: "bubble", cx: wide ? f.X(i) : f.X(j), cy: wide ? f.Y(j) : f.Y(i), r: Math.max(0.8, largest * Math.sqrt(n / top)),
-    }, s("title", {}, `client ${clients.names[i]}, class ${classes.names[j]}: ${n.toLocaleString("en-GB")} rows`))));
+    }, s("title", {}, `client ${clients.names[i]}, class ${classes.names[j]}: ${n.toLocaleString("en-GB")} samples`))));
     const rules = [
       across.names.map((_, i) => s("line", { class: "grid", x1: f.X(i), x2: f.X(i), y1: 6, y2: f.bottom })),
       down.names.map((_, j) => s("line", { class: "grid", x1: f.left, x2: f.w - 8, y1: f.Y(j), y2: f.Y(j) })),

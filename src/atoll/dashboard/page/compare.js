@@ -6,7 +6,7 @@ import { lines } from "./lines.js";
 import { ask } from "./server.js";
 import { asPercent, bytes, measure, number, percent, tick } from "./words.js";
 
-const KINDS = { personal: "personal, after training", before: "personal, before training", generic: "generic", honest: "honest clients", training: "training rows, while training" };
+const KINDS = { personal: "personal, after training", before: "personal, before training", generic: "generic", honest: "honest clients", training: "training samples, while training" };
 
 export class Comparison {
   constructor(main, ids) {

@@ -156,7 +156,7 @@ function clients({ round, criterion: score, latest, names, rounds, table: over }
   const high = score.percent ? 1 : Math.max(1e-9, ...latest.map(([, v]) => v ?? 0), ...over.flat().map((v) => v ?? 0));
   return [
     h("h2", {}, "Clients"),
-    h("p", { class: "muted" }, `Each client's own model on its test rows after round ${round}, best first. While a run goes on, these are the figures of its latest checkpoint.`),
+    h("p", { class: "muted" }, `Each client's own model on its test samples after round ${round}, best first. While a run goes on, these are the figures of its latest checkpoint.`),
     bars({ items: ranked, label: `${score.title} of ${latest.length} clients, best first`, xTitle: "clients", yTitle: score.title, showY: show, top: high }),
     rounds.length > 1 ? h("details", { open: latest.length <= 40 }, h("summary", {}, "Round by round"),
       heat({ values: over, rows: { title: "client", names }, columns: { title: "round", names: rounds.map(String) }, label: `${score.title} by client and round`, show, low: 0, high, tall: 18 })) : null,
@@ -228,9 +228,9 @@ function holdings({ group, clients: who, classes, all, train, totals, notes }) {
   const of = (shown, total, noun) => (shown < total ? `${shown} of ${count(total, noun)}` : count(total, noun));
   const by = group ? `client and ${group}` : "client";
   return [
-    h("h2", {}, `Rows by ${by}`),
-    h("p", { class: "muted" }, `${totals.train.toLocaleString("en-GB")} training, ${totals.val.toLocaleString("en-GB")} validation and ${totals.test.toLocaleString("en-GB")} test rows. Areas show training rows.`),
-    bubbles({ counts: train, clients: { title: of(who.length, all.clients, "client"), names: who }, classes: { title: of(classes.length, all.classes, group || "row"), names: classes }, label: `training rows by ${by}` }),
+    h("h2", {}, `Samples by ${by}`),
+    h("p", { class: "muted" }, `${totals.train.toLocaleString("en-GB")} training, ${totals.val.toLocaleString("en-GB")} validation and ${totals.test.toLocaleString("en-GB")} test samples. Areas show training samples.`),
+    bubbles({ counts: train, clients: { title: of(who.length, all.clients, "client"), names: who }, classes: { title: of(classes.length, all.classes, group || "sample"), names: classes }, label: `training samples by ${by}` }),
     notes.length ? h("ul", {}, notes.map((note) => h("li", {}, note))) : null,
   ].filter(Boolean);
 }

@@ -72,11 +72,11 @@ def check_clients(pool: Pool, clients: int | None, min_rows: int) -> int:
     if clients is None:
         raise AtollError("This partition needs the number of clients. Give a number, for example 10.")
     if clients < 1:
-        raise AtollError(f"{clients} clients cannot share rows. Use at least 1 client.")
+        raise AtollError(f"{clients} clients cannot share samples. Use at least 1 client.")
     rows = len(pool.labels)
     if rows < min_rows * clients:
         raise AtollError(
-            f"{rows} rows cannot give each of {clients} clients the {min_rows} rows it needs. "
+            f"{rows} samples cannot give each of {clients} clients the {min_rows} samples it needs. "
             f"Use at most {rows // min_rows} clients, or more data."
         )
     return clients

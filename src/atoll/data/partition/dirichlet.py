@@ -129,11 +129,11 @@ def _draw_until_filled(pool: Pool, draw: Callable[[], Array], min_rows: int, rng
         best, draws = min(best, draw(), key=lambda counts: _missing_rows(counts, min_rows)), draws + 1
     small = int((best.sum(1) < min_rows).sum())
     best, moved = fill_small_clients(best, min_rows)
-    notes = note_if(draws > 1 and not moved, f"Drawn {draws} times until every client had {min_rows} rows.")
+    notes = note_if(draws > 1 and not moved, f"Drawn {draws} times until every client had {min_rows} samples.")
     notes += note_if(
         moved,
-        f"In {DRAWS} draws some client always had fewer than {min_rows} rows; in the best of them {small} clients "
-        f"were given {moved} rows of the largest clients.",
+        f"In {DRAWS} draws some client always had fewer than {min_rows} samples; in the best of them {small} clients "
+        f"were given {moved} samples of the largest clients.",
     )
     return Partition(client_names(len(best)), deal(pool.labels, best, rng), notes)
 

@@ -42,7 +42,7 @@ class FewClasses:
             owners = np.flatnonzero((picks == j).any(1))
             if len(owners) > totals[c]:
                 raise AtollError(
-                    f"Partition '{self}': class {pool.classes[c]!r} has {totals[c]} rows, but {len(owners)} owners. "
+                    f"Partition '{self}': class {pool.classes[c]!r} has {totals[c]} samples, but {len(owners)} owners. "
                     "Use fewer clients or fewer classes per client."
                 )
             if not len(owners):
@@ -52,10 +52,10 @@ class FewClasses:
             counts[owners, c] = raise_to_minimum(drawn, 1, totals[c])
         if counts.sum() < MIN_ROWS * n:
             raise AtollError(
-                f"Partition '{self}': the drawn classes hold {counts.sum()} of the {MIN_ROWS * n} rows that the "
+                f"Partition '{self}': the drawn classes hold {counts.sum()} of the {MIN_ROWS * n} samples that the "
                 "clients need together. Use fewer clients or more classes per client."
             )
         counts, moved = fill_small_clients(counts, MIN_ROWS)
-        notes = note_if(moved, f"{moved} rows were moved so that every client has at least {MIN_ROWS}.")
-        notes += note_if(unused, f"{unused} rows are of classes that no client drew and are not used.")
+        notes = note_if(moved, f"{moved} samples were moved so that every client has at least {MIN_ROWS}.")
+        notes += note_if(unused, f"{unused} samples are of classes that no client drew and are not used.")
         return Partition(client_names(n), deal(pool.labels, counts, rng), notes)

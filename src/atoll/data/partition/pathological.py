@@ -46,8 +46,8 @@ class Pathological:
             moved += int(np.maximum(sizes - exact, 0).sum())
             np.add.at(counts[:, c], np.nonzero(picks == j)[0], sizes)
         unused = int(totals.sum() - counts.sum())
-        notes = note_if(moved, f"{moved} rows were moved so that every owner of a class holds some of it.")
-        notes += note_if(unused, f"{unused} rows are left over from rounding and are not used.")
+        notes = note_if(moved, f"{moved} samples were moved so that every owner of a class holds some of it.")
+        notes += note_if(unused, f"{unused} samples are left over from rounding and are not used.")
         return Partition(client_names(n), deal(pool.labels, counts, rng), notes)
 
     def pick_classes(self, clients: int, classes: int, rng: Generator) -> Array:
@@ -91,7 +91,7 @@ class Pathological:
         if len(scarce):
             c = int(scarce[totals[scarce].argmin()])
             raise AtollError(
-                f"Partition '{self}': class {pool.classes[c]!r} has {totals[c]} rows, but its {owners} owners need "
+                f"Partition '{self}': class {pool.classes[c]!r} has {totals[c]} samples, but its {owners} owners need "
                 f"{needed}. Use fewer clients or fewer classes per client."
             )
 

@@ -29,5 +29,5 @@ class Quantity:
         sizes = raise_to_minimum(drawn, MIN_ROWS, rows)
         moved = int(np.maximum(sizes - drawn, 0).sum())
         parts = np.split(rng.permutation(rows), np.cumsum(sizes)[:-1])
-        notes = note_if(moved, f"{moved} rows were moved so that every client has at least {MIN_ROWS}.")
+        notes = note_if(moved, f"{moved} samples were moved so that every client has at least {MIN_ROWS}.")
         return Partition(client_names(n), tuple(np.sort(part) for part in parts), notes)

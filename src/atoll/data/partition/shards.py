@@ -29,7 +29,7 @@ class Shards:
         count = n * self.shards
         if count > len(pool.labels):
             raise AtollError(
-                f"Partition '{self}' with {n} clients: {count} shards, but only {len(pool.labels)} rows. Use fewer "
+                f"Partition '{self}' with {n} clients: {count} shards, but only {len(pool.labels)} samples. Use fewer "
                 "clients or fewer shards."
             )
         by_label = np.lexsort((rng.random(len(pool.labels)), pool.labels))

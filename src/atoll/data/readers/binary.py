@@ -199,8 +199,8 @@ def _joined(folder: Path, read: Callable[[Path], RawSplit]) -> RawSplit:
     for path, part in clients:
         if part.x.shape[1:] != shape or len(part.x) != len(part.y):
             raise AtollError(
-                f"{path}: x has shape {part.x.shape} for {len(part.y)} labels, but rows of {clients[0][0].name} "
-                f"have shape {shape}. Give all clients rows of one shape and one label each."
+                f"{path}: x has shape {part.x.shape} for {len(part.y)} labels, but samples of {clients[0][0].name} "
+                f"have shape {shape}. Give all clients samples of one shape and one label each."
             )
     owner = np.repeat([path.stem for path, _ in clients], [len(part.y) for _, part in clients])
     return RawSplit(

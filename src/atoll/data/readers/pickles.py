@@ -160,5 +160,5 @@ def _array(path: Path, value: object) -> Array:
     with reading(path):
         array = np.asarray(value)
     if array.dtype.hasobject:
-        raise AtollError(f"{path}: rows of unequal shape or of Python objects. Save arrays of numbers.")
+        raise AtollError(f"{path}: samples of unequal shape or of Python objects. Save arrays of numbers.")
     return array

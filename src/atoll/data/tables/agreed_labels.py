@@ -62,9 +62,9 @@ def _with_classes(data: Dataset, names: Sequence[str]) -> Dataset:
     for label in np.unique(np.concatenate([data.y_train, data.y_test])).tolist():
         if data.classes[label] not in number:
             raise UnnamedClass(
-                f"{data.name!r} has rows of the class {data.classes[label]!r}, which no site has named: a name leaves "
-                "a site only if enough rows there have it. List all classes at every site, such as "
-                "'rows.csv?classes=a,b,c', or remove the rows."
+                f"{data.name!r} has samples of the class {data.classes[label]!r}, which no site has named: a name "
+                "leaves a site only if enough samples there have it. List all classes at every site, such as "
+                "'rows.csv?classes=a,b,c', or remove the samples."
             )
     table = np.array([number.get(name, -1) for name in data.classes], dtype=np.int64)
     return replace(data, classes=tuple(names), y_train=table[data.y_train], y_test=table[data.y_test])

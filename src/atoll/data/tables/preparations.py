@@ -62,7 +62,7 @@ class Preparations:
         for i, preparation in self.by_client.items():
             if not preparation.own_inputs:
                 raise AtollError(
-                    f"--columns own: client {i!r} has no column with different values in half of its training rows. "
+                    f"--columns own: client {i!r} has no column with different values in half of its training samples. "
                     "Leave the client out, or use --columns common."
                 )
         return {i: preparation.own_inputs for i, preparation in self.by_client.items()}
@@ -86,7 +86,7 @@ class Preparations:
                 unknown.append(f"{column.name} {', '.join(column.levels[code] for code in codes)} ({cells} cells)")
         if not unknown:
             return ()
-        return (f"Categories of too few training rows, whose cells count as empty: {'; '.join(unknown)}.",)
+        return (f"Categories of too few training samples, whose cells count as empty: {'; '.join(unknown)}.",)
 
     def apply(self, federation: FederatedDataset, owned: Sequence[Array]) -> Array:
         """Return the prepared rows of all clients, in the order of the clients.
@@ -114,9 +114,9 @@ class Preparations:
         common = self.common
         if common is None:
             raise AtollError(
-                "Public rows must mean the same to all clients, but with --standardise site, --missing site or "
-                "--columns own each client prepares rows in its own way. Use --standardise all, --missing all and "
-                "--columns common, or a method without public rows."
+                "Public samples must mean the same to all clients, but with --standardise site, --missing site or "
+                "--columns own each client prepares samples in its own way. Use --standardise all, --missing all and "
+                "--columns common, or a method without public samples."
             )
         return common.apply(rows, federation.dataset.columns)
 

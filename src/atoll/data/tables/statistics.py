@@ -85,13 +85,13 @@ class StatisticsRequest(NamedTuple):
 class ColumnStatistics:
     """Statistics of the training rows of a site, or of several together."""
 
-    rows: int = about("number of training rows", role=Role.COUNT)
+    rows: int = about("number of training samples", role=Role.COUNT)
     known: Tensor | None = about("cells with a value, of each column", role=Role.COUNT)
     total: Tensor | None = about("sum of the values of each column of numbers", role=Role.OTHER)
     squares: Tensor | None = about("sum of their squares", role=Role.OTHER)
     vocabulary: str = about("categories or words of each column with their counts, as JSON", role=Role.OTHER)
     class_names: str = about("names of the classes, as JSON; none if sites have the same", role=Role.OTHER)
-    target_rows: int = about("training rows behind the sums of targets", role=Role.COUNT)
+    target_rows: int = about("training samples behind the sums of targets", role=Role.COUNT)
     target_total: Tensor | None = about("sum of each target that is a number", role=Role.OTHER)
     target_squares: Tensor | None = about("sum of its squares", role=Role.OTHER)
 

@@ -54,13 +54,13 @@ DTYPES = frozenset(f"{kind}{size}" for kind in ("int", "uint") for size in (8, 1
 }
 SIMULATED = {
     **dict.fromkeys(("drop", "slow", "stragglers", "deadline", "poison"), "sites fail by themselves"),
-    "shift": "rows of sites are as they are",
+    "shift": "samples of sites are as they are",
     "dp_seed": "sites draw their noise themselves, and do not tell how",
 }
 _COMMON = {  # entries that must be equal at all sites, and the remedy if they differ
     "kind": "Give all sites data of one kind.",
-    "shape": "Give all sites rows of one shape.",
-    "dtype": "Store the rows of all sites in one type.",
+    "shape": "Give all sites samples of one shape.",
+    "dtype": "Store the samples of all sites in one type.",
     "task": "Say what the labels are alike at every site, by 'task' in site.yaml.",
     "classes": "List all classes at every site, such as 'rows.csv?classes=a,b,c'.",
     "labels": "Name the classes alike and in one order at every site, such as 'rows.csv?classes=a,b,c'.",
@@ -254,7 +254,7 @@ def _check_options(config: Config) -> None:
     """Raise AtollError for options that work in simulations only."""
     if config.global_test:
         raise AtollError(
-            "--global-test needs the test rows of all clients in one place, and here they stay at the sites. "
+            "--global-test needs the test samples of all clients in one place, and here they stay at the sites. "
             "Leave it out."
         )
     if read_schedule(config.schedule).buffer is not None:
@@ -326,7 +326,7 @@ def holdings(setup: Setup) -> dict[str, object]:
         "clients": list(pool.ids),
         "classes": ["all classes"],
         **{name: [[part.size(at)] for at in range(len(pool.ids))] for name, part in parts.items()},
-        "notes": ["Rows stay at the sites: models were tested there, and only scores were sent."],
+        "notes": ["Samples stay at the sites: models were tested there, and only scores were sent."],
     }
 
 
@@ -335,11 +335,13 @@ def _check_public(descriptions: Sequence[SiteDescription], public: PublicRows | 
         return
     own = public_digest(public)
     if own is None:
-        raise AtollError("This method distils on public rows, and the server has none. Give their file with --public.")
+        raise AtollError(
+            "This method distils on public samples, and the server has none. Give their file with --public."
+        )
     for description in descriptions:
         if description.public != own:
             raise AtollError(
-                f"Site {description.site!r} has {'other' if description.public else 'no'} public rows. "
+                f"Site {description.site!r} has {'other' if description.public else 'no'} public samples. "
                 "Copy the server's file there and name it under 'public' in its site.yaml."
             )
 

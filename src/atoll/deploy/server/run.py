@@ -161,8 +161,8 @@ class _Run:
         compare([description])
         if kept.get(description.site, description) != description:
             raise AtollError(
-                f"Site {description.site!r} is not what it was when the run began: its rows, its model or its public "
-                "rows changed. Bring them back, or start again with --force, which replaces the run."
+                f"Site {description.site!r} is not what it was when the run began: its samples, its model or its "
+                "public samples changed. Bring them back, or start again with --force, which replaces the run."
             )
         return description
 

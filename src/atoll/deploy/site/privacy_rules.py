@@ -42,8 +42,9 @@ class SitePrivacyRules(NamedTuple):
         if self == OFF:
             return ["Privacy rules are off: whatever a method declares to send leaves the site."]
         return [
-            f"Statistics of a class leave the site only if it has at least {self.min_class_count} rows there; sums of "
-            f"columns and targets and names of categories and classes only if {self.min_class_count} rows have them.",
+            f"Statistics of a class leave the site only if it has at least {self.min_class_count} samples there; sums "
+            f"of columns and targets and names of categories and classes only if {self.min_class_count} samples have "
+            "them.",
             f"In place of covariances of features: {self.cov_source or 'as strict as the method can be'}.",
             "What a method does not declare does not leave the site.",
         ]
@@ -78,7 +79,7 @@ def read_rules(value: object, where: str) -> SitePrivacyRules:
     limit = read_budget_rule(value["dp"], where) if value.get("dp") is not None else None
     rules = SitePrivacyRules(**value | {"dp": limit})
     if type(rules.min_class_count) is not int or rules.min_class_count < 0:
-        raise AtollError(f"{where}: min_class_count is a number of rows, 0 or more, not {rules.min_class_count!r}.")
+        raise AtollError(f"{where}: min_class_count is a number of samples, 0 or more, not {rules.min_class_count!r}.")
     if rules.cov_source is not None and rules.cov_source not in STRICTNESS:
         raise unknown("cov_source", str(rules.cov_source), STRICTNESS, f"in {where}")
     return rules

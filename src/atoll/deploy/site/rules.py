@@ -11,7 +11,7 @@
       weights: 50000000            # of one model
       disk_gb: 20                  # of everything that runs have stored here
       scores: rounded              # or exact, or off
-      statistics: 10               # of columns of tables: for how many different splits of the rows; off: never
+      statistics: 10               # of columns of tables: for how many different splits of the samples; off: never
 
 What a server asks for beyond this gets the code `rules`, and the reason stays in the site's own log.
 """
@@ -117,8 +117,8 @@ class SiteRules:
         methods = "every method of the installed package" if self.methods is None else ", ".join(self.methods)
         terms = "every regulariser of the installed package" if self.terms is None else ", ".join(self.terms) or "none"
         shown = {
-            "rounded": "rounded to 1 % or to one test row, and none from fewer than 20 test rows",
-            "exact": "as exact numbers, from which a server can infer test rows",
+            "rounded": "rounded to 1 % or to one test sample, and none from fewer than 20 test samples",
+            "exact": "as exact numbers, from which a server can infer test samples",
             "off": "not at all",
         }
         return [
@@ -132,7 +132,7 @@ class SiteRules:
             f"All runs together store at most {self.disk_gb} GB here.",
             f"Scores leave the site {shown[self.scores]}.",
             "Sums and categories of columns, sums of targets, and names of classes that not all sites have leave the "
-            f"site for at most {self.statistics} splits of its rows."
+            f"site for at most {self.statistics} splits of its samples."
             if self.statistics
             else "Sums and categories of columns, sums of targets and names of classes do not leave the site.",
         ]

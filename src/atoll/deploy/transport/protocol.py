@@ -32,12 +32,12 @@ CODES = {
     "method": "does not have the method. A method of your own has to be listed under 'methods' in site.yaml there",
     "contract": "has the method with other settings, other payloads or other code. Install the same version everywhere",
     "model": "has a model of another form than the server expects",
-    "data": "has rows of another form than the federation",
+    "data": "has samples of another form than the federation",
     "classes": (
-        "has rows of a class that no site has named, because too few rows have it. List all classes at every site, "
-        "such as 'rows.csv?classes=a,b,c'"
+        "has samples of a class that no site has named, because too few samples have it. List all classes at every "
+        "site, such as 'rows.csv?classes=a,b,c'"
     ),
-    "public": "has no public rows, or other ones than the server. Copy the server's file there",
+    "public": "has no public samples, or other ones than the server. Copy the server's file there",
     "run": "does not know the run",
     "state": "lacks the state that the run needs, or the state was changed there",
     "covariances": (

@@ -15,7 +15,7 @@ LOSSES = {
     "test": (f"personal.post.{LOSS}", "dashed"),
     "generic": (f"generic.global.{LOSS}", "dotted"),
 }
-WORDS = {"training": "training", "test": "personal models, test rows", "generic": "generic model, test rows"}
+WORDS = {"training": "training", "test": "personal models, test samples", "generic": "generic model, test samples"}
 
 
 def losses(shown: RunsByCase, of: str | Sequence[str] = ("training", "test")) -> list[FigureSpec]:

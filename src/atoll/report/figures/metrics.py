@@ -282,7 +282,7 @@ def holdings(shown: RunsByCase) -> list[FigureSpec]:
         name = f"holdings-{plain(case)}" if len(cases(shown)) > 1 else "holdings"
         draw = partial(_held, run, panel(shown, case))
         by = f"client and {run.problem.group}" if len(held["classes"]) > 1 else "client"
-        made.append(FigureSpec(name, f"Training rows by {by}: {case}.", draw))
+        made.append(FigureSpec(name, f"Training samples by {by}: {case}.", draw))
     return made
 
 

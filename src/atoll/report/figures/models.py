@@ -62,9 +62,10 @@ def tsne(
         clouds.append(plots.Cloud(pair(shown, case, method), note, xy, found.labels, at))
         sheet_rows.append([case, method, *(_number(n) for n in apart)])
         names = list(models.data.classes)
-    columns = ["case", "method", "rows nearest to their class", "silhouette", "weight vectors nearest to their class"]
+    nearest = "nearest to their class"
+    columns = ["case", "method", f"samples {nearest}", "silhouette", f"weight vectors {nearest}"]
     maker = {"tsne": "t-SNE", "umap": "UMAP"}[way]
-    caption = f"Features of test rows by {maker}" + (", with the weight vectors of classes." if heads else ".")
+    caption = f"Features of test samples by {maker}" + (", with the weight vectors of classes." if heads else ".")
     return [
         FigureSpec(
             way, caption, partial(plots.points, clouds, names), Sheet("Separation of classes", columns, sheet_rows)
@@ -112,7 +113,7 @@ def moduli(shown: RunsByCase) -> list[FigureSpec]:
         sheet_rows.append([case, method, str(trend.draws), _number(trend.rho), str(trend.contrary)])
         names = list(opened[0].data.classes)
     columns = ["case", "method", "models", "mean Spearman correlation", "models with a positive one"]
-    caption = "Shares of classes in the rows, and of the norms of their weight vectors in the sum of all norms."
+    caption = "Shares of classes in the samples, and of the norms of their weight vectors in the sum of all norms."
     return [
         FigureSpec(
             "moduli", caption, partial(plots.moduli, draws, names), Sheet("Shares and norms", columns, sheet_rows)
@@ -133,13 +134,13 @@ def new_clients(
         panels.setdefault(panel(shown, case), []).append(Line(method, list(range(len(names))), found))
         sheet_rows.append([case, method, *(score.digits(score.scale * mean) for mean in found.mean(0))])
     by_class = all(run.problem is Classes for runs in shown.values() for run in runs)
-    counted = "rows of each class" if by_class else "rows"
-    heads = ["case", "method", *(f"{name} {'of each class' if by_class else 'rows'}" for name in names)]
+    counted = "samples of each class" if by_class else "samples"
+    heads = ["case", "method", *(f"{name} {'of each class' if by_class else 'samples'}" for name in names)]
     numbers = Sheet(f"{score.heading} of new clients{score.unit}", heads, sheet_rows)
     across = Axis(f"training {counted}", names=names)
     kept = [Panel(title, lines) for title, lines in panels.items()]
     chart = LineChart(kept, across, up_axis("test {} of new clients", score))
-    return [line_figure("new-clients", "New clients, by how many rows they have.", chart, numbers)]
+    return [line_figure("new-clients", "New clients, by how many samples they have.", chart, numbers)]
 
 
 def images(shown: RunsByCase, clients: int = 2, rows: int = 8) -> list[FigureSpec]:
@@ -201,7 +202,7 @@ def reliability(shown: RunsByCase) -> list[FigureSpec]:
                 f"reliability-{at}" if len(shown) > 1 else "reliability",
                 f"Accuracy against confidence of {pair(shown, case, method)}: on the line, confidence is what it says.",
                 partial(plots.reliability, bins),
-                Sheet("Bins of confidence", ("client", "rows", "confidence", "accuracy"), rows),
+                Sheet("Bins of confidence", ("client", "samples", "confidence", "accuracy"), rows),
             )
         )
     return made

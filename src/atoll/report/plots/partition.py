@@ -38,7 +38,7 @@ def holdings(
     some, few = _even(len(clients)), _even(len(classes))
     table = table[np.ix_(some, few)]
     client_axis = _Axis(_counted("client", len(some), len(clients)), [str(clients[i]) for i in some])
-    class_axis = _Axis(_counted(group or "rows", len(few), len(classes)), [str(classes[i]) for i in few])
+    class_axis = _Axis(_counted(group or "samples", len(few), len(classes)), [str(classes[i]) for i in few])
     if is_wide(width):
         return _bubbles(table, client_axis, class_axis, width, title)
     return _bubbles(table.T, class_axis, client_axis, max(width, 0.9 + TIGHT * len(class_axis.names)), title)
@@ -111,7 +111,8 @@ def _sizes(fig: Figure, top: float, largest: float) -> None:
     """Draw a legend of three sizes: the largest bubble, about a quarter and about a twentieth of it."""
     shown = sorted({max(1, round(top / part)) for part in (20, 4, 1)})
     handles = [
-        Line2D([], [], label=f"{n:,} row{'s' if n > 1 else ''}", **_bubble(largest * math.sqrt(n / top))) for n in shown
+        Line2D([], [], label=f"{n:,} sample{'s' if n > 1 else ''}", **_bubble(largest * math.sqrt(n / top)))
+        for n in shown
     ]
     room = max(1.0, largest / matplotlib.rcParams["legend.fontsize"])  # legends measure in letters
     place: ArtistStyle = {"loc": "outside upper right", "ncols": len(handles)}

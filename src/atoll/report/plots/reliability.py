@@ -38,7 +38,7 @@ def reliability(bins: Mapping[str, Sequence[Bin]], width: float = WIDE) -> Figur
         ax.set_ylim(-4, 104)
         ax.set_xlabel("confidence, %")
         ax.set_ylabel("accuracy, %")
-        entitle(ax, f"{client}, {rows} rows")
+        entitle(ax, f"{client}, {rows} samples")
     for ax in axes[len(bins) :]:
         ax.set_visible(False)
     return fig

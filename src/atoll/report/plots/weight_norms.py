@@ -76,7 +76,8 @@ def _circles(ax: Axes, draws: Sequence[Draw], classes: Sequence[str], title: str
     ax.grid(visible=False)
     ax.tick_params(length=0)
     ax.set_xlabel(
-        "class; circle: its share of the rows,\nnumber: share of its weight vector in the sum of norms, %", fontsize=8.5
+        "class; circle: its share of the samples,\nnumber: share of its weight vector in the sum of norms, %",
+        fontsize=8.5,
     )
     entitle(ax, title)
 
@@ -94,7 +95,7 @@ def _scatter(ax: Axes, draws: Sequence[Draw]) -> None:
     ax.axhline(even, color=MUTED, linewidth=0.8)
     ax.axvline(even, color=MUTED, linewidth=0.8)
     ax.grid(color=GRID)
-    ax.set_xlabel("share of a class in the rows, %")
+    ax.set_xlabel("share of a class in the samples, %")
     ax.set_ylabel("share of its weight vector\nin the sum of norms, %")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))

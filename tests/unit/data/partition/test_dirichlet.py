@@ -19,7 +19,7 @@ def test_note_reports_repeated_draws():
     """With 8 clients and 60 rows a first draw that leaves a client with fewer than 2 rows is common."""
     rows = make_pool(30, 30)
     notes = [divide("dirichlet:0.5", rows, 8, seed).notes for seed in range(20)]
-    assert any(n and n[0].startswith("Drawn ") and "until every client had 2 rows" in n[0] for n in notes)
+    assert any(n and n[0].startswith("Drawn ") and "until every client had 2 samples" in n[0] for n in notes)
     assert () in notes
 
 
@@ -29,7 +29,7 @@ def test_dirichlet_corrects_the_best_draw_if_all_leave_small_clients():
     got = divide("dirichlet:0.01", rows, 40)
     assert min(len(r) for r in got.rows) >= 2
     assert sum(len(r) for r in got.rows) == 500
-    assert "In 100 draws some client always had fewer than 2 rows" in got.notes[0]
+    assert "In 100 draws some client always had fewer than 2 samples" in got.notes[0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -48,7 +48,7 @@ def test_capped_corrects_the_best_draw_up_to_ten_rows():
     rows = make_pool(*[100] * 2)
     got = divide("dirichlet:0.001:capped", rows, 20)
     assert [len(r) for r in got.rows] == [10] * 20
-    assert "fewer than 10 rows" in got.notes[0]
+    assert "fewer than 10 samples" in got.notes[0]
 
 
 def test_mask_has_its_probability_and_no_empty_row_or_column():

@@ -9,7 +9,7 @@ def test_natural_clients_are_owners_sorted_by_name():
     got = divide("natural", rows, None)
     assert got.clients == ("a", "b")
     assert [r.tolist() for r in got.rows] == [[1, 3, 5], [0, 2, 4, 7]]
-    assert got.notes == ("1 owners with fewer than 2 rows were dropped.",)
+    assert got.notes == ("1 owners with fewer than 2 samples were dropped.",)
 
 
 def test_natural_keeps_the_largest_owners_if_fewer_clients_are_wanted():

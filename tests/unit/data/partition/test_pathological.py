@@ -67,7 +67,7 @@ def test_unused_rows_from_rounding_are_reported():
     got = divide("pathological:2", rows, 10)
     left = 10010 - sum(len(r) for r in got.rows)
     assert left > 0
-    assert got.notes == (f"{left} rows are left over from rounding and are not used.",)
+    assert got.notes == (f"{left} samples are left over from rounding and are not used.",)
 
 
 def test_every_owner_of_a_small_class_gets_a_row():

@@ -17,23 +17,33 @@ EVEN = make_pool(*[100] * 10)
         ("pathological:3", EVEN, 5, r"3 x 5 = 15 places .* 10 classes. Use 10 clients or pathological:2 or pathologi"),
         ("pathological:3", EVEN, 15, r"Use 10 clients or 20 clients or pathological:2 or pathological:4\."),
         ("pathological:11", EVEN, 10, r"11 classes per client, but the data have 10. Use at most pathological:10"),
-        ("pathological:2", make_pool(100, 3), 4, r"class 'class 1' has 3 rows, but its 4 owners need 4"),
-        ("iid", EVEN, 501, r"1000 rows cannot give each of 501 clients the 2 rows it needs. Use at most 500 clients"),
-        ("dirichlet:0.5:capped", EVEN, 101, r"the 10 rows it needs. Use at most 100 clients"),
-        ("shards:200", EVEN, 10, r"2000 shards, but only 1000 rows. Use fewer clients or fewer shards"),
+        ("pathological:2", make_pool(100, 3), 4, r"class 'class 1' has 3 samples, but its 4 owners need 4"),
+        (
+            "iid",
+            EVEN,
+            501,
+            r"1000 samples cannot give each of 501 clients the 2 samples it needs. Use at most 500 clients",
+        ),
+        ("dirichlet:0.5:capped", EVEN, 101, r"the 10 samples it needs. Use at most 100 clients"),
+        ("shards:200", EVEN, 10, r"2000 shards, but only 1000 samples. Use fewer clients or fewer shards"),
         ("classes:11:1", EVEN, 10, r"11 classes per client, but the data have 10. Use at most classes:10:1"),
-        ("classes:2:1", make_pool(100, 3), 4, r"class 'class 1' has 3 rows, but 4 owners"),
-        ("classes:1:1", make_pool(1, 1), 1, r"the drawn classes hold 1 of the 2 rows that the clients need together"),
+        ("classes:2:1", make_pool(100, 3), 4, r"class 'class 1' has 3 samples, but 4 owners"),
+        (
+            "classes:1:1",
+            make_pool(1, 1),
+            1,
+            r"the drawn classes hold 1 of the 2 samples that the clients need together",
+        ),
         ("iid", EVEN, None, r"needs the number of clients"),
-        ("iid", EVEN, 0, r"0 clients cannot share rows"),
-        ("natural", EVEN, 3, r"names no owners of its rows. Choose another partition"),
+        ("iid", EVEN, 0, r"0 clients cannot share samples"),
+        ("natural", EVEN, 3, r"names no owners of its samples. Choose another partition"),
         (
             "natural",
             make_pool(2, 2, owners=np.array(list("aabb"))),
             3,
-            r"2 owners have at least 2 rows. Use from 1 to 2",
+            r"2 owners have at least 2 samples. Use from 1 to 2",
         ),
-        ("natural", make_pool(2, 2, owners=np.array(list("abcd"))), None, r"none of the 4 owners has 2 rows"),
+        ("natural", make_pool(2, 2, owners=np.array(list("abcd"))), None, r"none of the 4 owners has 2 samples"),
     ],
 )
 def test_impossible_partition_is_refused_with_an_alternative(spec, rows, clients, message):
@@ -66,7 +76,7 @@ SCHEMES = [
 
 
 @pytest.mark.promise(
-    "Data", "Partitions give every row to one client at most, and every client at least two rows, or are refused."
+    "Data", "Partitions give every sample to one client at most, and every client at least two samples, or are refused."
 )
 @settings(max_examples=200, deadline=None)
 @given(

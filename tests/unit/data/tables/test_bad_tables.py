@@ -324,7 +324,7 @@ def test_table_of_one_class_is_refused_in_a_simulation_and_read_at_a_site(tmp_pa
     path = f"{write(tmp_path, column(3, lambda i: 'ill'))}{QUERY}"
 
     assert load(path).classes == ("ill",)
-    with pytest.raises(AtollError, match=r"All rows of .* have the label 'ill'.*label="):
+    with pytest.raises(AtollError, match=r"All samples of .* have the label 'ill'.*label="):
         load_data(Config(data=path))
 
 

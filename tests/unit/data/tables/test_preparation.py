@@ -195,7 +195,7 @@ def test_nothing_is_sent_under_a_privacy_budget_if_nothing_must_be_agreed_on(tmp
 
 def test_public_rows_and_global_tests_need_one_preparation(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "data")
-    with pytest.raises(AtollError, match="Public rows must mean the same"):
+    with pytest.raises(AtollError, match="Public samples must mean the same"):
         setup(folder, method="fedmd", public=20, standardise="site")
     with pytest.raises(AtollError, match="--global-test"):
         setup(folder, global_test=True, standardise="site")
