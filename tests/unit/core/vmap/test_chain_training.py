@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.linear_networks import network
 from torch import Tensor, nn
 
 from atoll.core import vmap
@@ -23,15 +24,6 @@ from atoll.models.registry import Net
 CLIENTS, ROWS, CLASSES = 4, 7, 3
 REAL = torch.tensor([7.0, 3.0, 5.0, 1.0])  # with batches of 2 or 3 rows, most clients lack some batch
 PLAIN = SGD(lr=0.1, epochs=1, batch_size=2, momentum=0.0, weight_decay=0.0, clip=0.0)
-
-
-def network(*hidden: int, bias: bool = True) -> Model:
-    torch.manual_seed(1)
-    layers, width = list[nn.Module]([nn.Flatten()]), 6
-    for wide in hidden:
-        layers += [nn.Linear(width, wide, bias=bias), nn.ReLU()]
-        width = wide
-    return Model(Net(nn.Sequential(*layers), nn.Linear(width, CLASSES, bias=bias)))
 
 
 def clients(model: Model) -> Client:

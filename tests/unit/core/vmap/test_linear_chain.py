@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from support.linear_networks import network
 from torch import Tensor, nn
 
 from atoll.core import vmap
@@ -27,15 +28,6 @@ class Doubled(nn.Sequential):
 
 
 SHARED = nn.Linear(6, 6)
-
-
-def network(*hidden: int, bias: bool = True) -> Model:
-    torch.manual_seed(1)
-    layers, width = list[nn.Module]([nn.Flatten()]), 6
-    for wide in hidden:
-        layers += [nn.Linear(width, wide, bias=bias), nn.ReLU()]
-        width = wide
-    return Model(Net(nn.Sequential(*layers), nn.Linear(width, 3, bias=bias)))
 
 
 def batches() -> tuple[Tensor, Tensor, Tensor]:
