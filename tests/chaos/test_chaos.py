@@ -37,6 +37,8 @@ from atoll.engine.build import run_experiment
 from atoll.engine.setup import Setup, build_setup
 from atoll.errors import AtollError
 from atoll.methods.ditto import Ditto
+from atoll.storage.object_packs import SUFFIX, _objects
+from atoll.storage.object_store import ObjectStore
 from atoll.storage.run_dir import RunDir
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -75,12 +77,20 @@ def untimed(value: Any) -> Any:
 
 
 def everything(out: Path) -> dict[str, Any]:
-    """All that a run directory holds, apart from times and sessions: results, both checkpoints, all states."""
+    """All that a run directory holds, apart from times and sessions: results, both checkpoints, all states.
+
+    Of packs, the objects that checkpoints name: which pack holds an object depends on the saves before.
+    """
     found: dict[str, Any] = {}
     left_out = (".lock", "manifest.json", "environment.json")
+    named = "".join(path.read_text() for path in (out / "checkpoints").rglob("*.json"))
+    store = ObjectStore(out / "objects")
     for path in sorted(p for p in out.rglob("*") if p.is_file() and p.name not in left_out):
         name = str(path.relative_to(out))
-        if path.suffix == ".json":
+        if path.suffix == SUFFIX:
+            names = [held for held, _ in _objects(path) if held in named]
+            found |= {f"objects/{held}": store.read(held) for held in names}
+        elif path.suffix == ".json":
             found[name] = untimed(json.loads(path.read_text()))
         elif path.suffix == ".jsonl":
             found[name] = [untimed(json.loads(line)) for line in path.read_text().splitlines()]
